@@ -27,24 +27,67 @@ import json
 import re
 import sys
 import textwrap
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import transformers
 from transformers import PreTrainedConfig
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
 DEFAULT_OUT = Path(__file__).parents[1] / "src/muster/models/data/class_defaults.json"
 
 # Listed as causal LMs by transformers, yet encoders, encoder-decoders or audio and image models.
 NOT_DECODER_ONLY = frozenset(
-    """aria_text bart bert bert-generation big_bird bigbird_pegasus blenderbot blenderbot-small
-    blt camembert cpmant ctrl data2vec-text electra emu3 ernie fuyu git got_ocr2 marian mbart
-    megatron-bert mllama moshi moss_transcribe_diarize musicgen musicgen_melody mvp pegasus
-    plbart prophetnet reformer rembert roberta roberta-prelayernorm roc_bert roformer trocr
-    whisper xlm xlm-roberta xlm-roberta-xl xlnet xmod""".split()
+    {
+        "aria_text",
+        "bart",
+        "bert",
+        "bert-generation",
+        "big_bird",
+        "bigbird_pegasus",
+        "blenderbot",
+        "blenderbot-small",
+        "blt",
+        "camembert",
+        "cpmant",
+        "ctrl",
+        "data2vec-text",
+        "electra",
+        "emu3",
+        "ernie",
+        "fuyu",
+        "git",
+        "got_ocr2",
+        "marian",
+        "mbart",
+        "megatron-bert",
+        "mllama",
+        "moshi",
+        "moss_transcribe_diarize",
+        "musicgen",
+        "musicgen_melody",
+        "mvp",
+        "pegasus",
+        "plbart",
+        "prophetnet",
+        "reformer",
+        "rembert",
+        "roberta",
+        "roberta-prelayernorm",
+        "roc_bert",
+        "roformer",
+        "trocr",
+        "whisper",
+        "xlm",
+        "xlm-roberta",
+        "xlm-roberta-xl",
+        "xlnet",
+        "xmod",
+    }
 )
 # Wrappers of a language model that transformers lists elsewhere.
 WRAPPERS = ("mistral3", "llama4", "gemma3", "gemma3n", "gemma4")
@@ -55,7 +98,7 @@ IRRELEVANT = re.compile(
     |(use_cache)|(output_(?!vocab|proj).*)|(return_dict.*)|(.*_loss.*)|(summary_.*)|(gradient_checkpointing)
     |(chunk_size_feed_forward)|(is_encoder_decoder)|(id2label)|(label2id)|(problem_type)
     |(num_labels)|(dtype)|(torch_dtype)|(architectures)|(transformers_version)|(pretraining_tp)
-    |(router_jitter_noise)|(input_jitter_noise)|(name_or_path)|(_.*)|(time_step_.*)
+    |(router_jitter_noise)|(input_jitter_noise)|(name_or_path)|(_.*)|(time_step_(?!rank).*)
     |(keys_to_ignore_at_inference)|(clip_qkv_.*)|(.*_jitter.*)|(attn_implementation)""",
     re.VERBOSE,
 )
@@ -117,9 +160,7 @@ def describe(cls: type[PreTrainedConfig]) -> dict[str, Any]:
     optional = sorted(key for key, _, _, may_lack in parts(cls) if may_lack)
     raw = accepted_defaults(cls) | declared_defaults(cls)
     canonical = cls.attribute_map
-    entry = {
-        canonical.get(k, k): v for k, v in raw.items() if is_relevant(k) and k not in nested
-    }
+    entry = {canonical.get(k, k): v for k, v in raw.items() if is_relevant(k) and k not in nested}
     if cls.attribute_map:
         entry["attribute_map"] = dict(cls.attribute_map)
     if nested:

@@ -1,0 +1,98 @@
+"""The `muster` command: a group whose commands are imported only when they run.
+
+Every failure that a user can cause is one line on standard error; the exit status says which kind:
+0 done, 1 the answer is no, 2 bad input, 130 interrupted.
+"""
+
+import os
+import sys
+from importlib import import_module
+
+import click
+
+from muster.errors import MusterError, UnknownName
+
+# Command -> the module of muster.cli that holds it under the same name.
+COMMANDS = {
+    "models": "the big table of open LLMs; one model in full",
+    "params": "every component of a model: formula, count, share",
+    "chips": "the hardware table, with sources",
+    "plan": "how to train a model on a slice: FLOPs, time, memory, layout, and why",
+}
+
+BAD_INPUT = 2
+INTERRUPTED = 130
+
+
+class LazyGroup(click.Group):
+    """A group that imports a command's module when the command is asked for."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Name the commands, in the order in which people meet them."""
+        del ctx
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import one command."""
+        del ctx
+        if cmd_name not in COMMANDS:
+            return None
+        command = getattr(import_module(f"muster.cli.{cmd_name}"), cmd_name)
+        assert isinstance(command, click.Command)
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Resolve a command; an unknown name is answered with the nearest ones."""
+        if args and args[0] not in COMMANDS and not args[0].startswith("-"):
+            raise UnknownName("command", args[0], COMMANDS)
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """List the commands without importing any of them."""
+        del ctx
+        with formatter.section("Commands"):
+            formatter.write_dl(list(COMMANDS.items()))
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="muster", message="muster %(version)s")
+def cli() -> None:
+    """Plan the training of an LLM on TPU pods or GPU clusters before anyone has the chips."""
+
+
+def main() -> None:
+    """Run the command line and exit with its status."""
+    sys.exit(run(sys.argv[1:]))
+
+
+def run(arguments: list[str]) -> int:
+    """Run the command line.
+
+    Returns:
+        The exit status: 0 done, 1 the answer is no, 2 bad input, 130 interrupted.
+    """
+    try:
+        status = cli.main(arguments, prog_name="muster", standalone_mode=False)
+        sys.stdout.flush()
+    except MusterError as error:
+        return _fail(str(error), error.exit_status)
+    except click.exceptions.NoArgsIsHelpError as error:
+        click.echo(error.ctx.get_help() if error.ctx else "", err=True)
+        return BAD_INPUT
+    except click.ClickException as error:
+        return _fail(error.format_message(), BAD_INPUT)
+    except (click.Abort, KeyboardInterrupt):
+        return _fail("interrupted", INTERRUPTED)
+    except BrokenPipeError:
+        # The reader (head, less) has what it wanted; keep the interpreter from flushing again.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    return status if isinstance(status, int) else 0
+
+
+def _fail(message: str, status: int) -> int:
+    one_line = " ".join(message.split())
+    click.echo(f"muster: {one_line}", err=True)
+    return status
