@@ -9,19 +9,22 @@ import sys
 from typing import Any
 
 import pytest
+from muster.models.registry import find_model
 
 from muster.hardware import parse_cluster
-from muster.models.registry import find_model
 from muster.planner.build import make_plan
 from muster.planner.workload import make_workload
 from muster.sharding.weights import weight_table
 from muster.units import parse_batch
 
+PLANS = {
+    "70B on 8960 chips": "llama-3-70b --on v5p:16x20x28 --batch 4M --seq 4096",
+    "405B on 8 pods": "llama-3.1-405b --on 8xv5p:16x20x28 --batch 16M",
+    "DeepSeek-V3 on 2048 GPUs": "deepseek-v3 --on h800:2048 --batch 15360seq",
+}
 WHOLE_PROCESS = {
     "version": ["--version"],
-    "plan 70B on 8960 chips": "plan llama-3-70b --on v5p:16x20x28 --batch 4M --seq 4096".split(),
-    "plan 405B on 8 pods": "plan llama-3.1-405b --on 8xv5p:16x20x28 --batch 16M".split(),
-    "plan DeepSeek-V3 on 2048 GPUs": "plan deepseek-v3 --on h800:2048 --batch 15360seq".split(),
+    **{f"plan {name}": ["plan", *arguments.split()] for name, arguments in PLANS.items()},
     "params 70B": ["params", "llama-3-70b"],
     "models": ["models"],
     "chips": ["chips"],

@@ -19,7 +19,7 @@ _BINARY = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30, "b": 2**30, "t": 2**40, "p
 _NUMBER = re.compile(
     r"(?P<number>\d+(?:_\d{3})*(?:\.\d*)?|\d{1,3}(?:,\d{3})+|\.\d+)(?P<exponent>e[+-]?\d{1,3})?"
     r"\s*(?P<prefix>[kmgbtp]?)(?P<binary>i?)(?P<unit>(?:\s*(?:tokens?|tok|seqs?|sequences?))?)",
-    re.IGNORECASE,
+    re.IGNORECASE | re.ASCII,
 )
 _EXACT_DIGITS = 1_000
 
@@ -141,7 +141,7 @@ def format_seconds(value: float) -> str:
         (2 * SECONDS_PER_DAY, 1 / 3600, "h"),
         (years, 1 / SECONDS_PER_DAY, "days"),
     ):
-        if value < limit:
+        if _rounded(value * scale, 3) < limit * scale:
             return f"{_significant(value * scale, 3)} {unit}"
     return f"{_significant(value / SECONDS_PER_YEAR, 3)} years"
 

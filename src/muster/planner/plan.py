@@ -1,13 +1,16 @@
 """The Plan: the one object that passes through plan, verify, train and launch, and its JSON."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import Literal
 
 from muster.hardware import Cluster
 from muster.models.architecture import Architecture
-from muster.planner.layout import Layout
+from muster.planner.layout import Candidate, Layout
+from muster.planner.memory import Memory
+from muster.planner.rules import Rule
 from muster.planner.workload import Workload
+from muster.roofline.flops import FlopCount
 from muster.roofline.params import ParamCounts
 
 SCHEMA = 1
@@ -16,70 +19,201 @@ type Bound = Literal["compute", "hbm", "ici", "dcn", "nvlink", "network", "pipel
 
 
 @dataclass(frozen=True, kw_only=True)
-class Rule:
-    """A rule of thumb with this plan's numbers; `holds` is None where nothing is compared."""
-
-    id: str
-    statement: str
-    value: float
-    bound: float | None = None
-    holds: bool | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class MemoryPerChip:
-    """Bytes on the fullest chip, term by term; `usable` is what the chip offers."""
-
-    params: float
-    gradients: float
-    optimizer: float
-    activations: float
-    logits: float
-    workspace: float
-    usable: float
-
-    @property
-    def total(self) -> float:
-        """Bytes of all terms together."""
-        return (
-            self.params
-            + self.gradients
-            + self.optimizer
-            + self.activations
-            + self.logits
-            + self.workspace
-        )
-
-    @property
-    def fits(self) -> bool:
-        """Whether the total is within what is usable."""
-        return self.total <= self.usable
-
-
-@dataclass(frozen=True, kw_only=True)
 class Estimate:
     """What a step and the run cost.
 
     Attributes:
         flops_per_token: 6 x active parameters, the convention of the MFU below.
-        exact_flops_per_token: every matmul with causal attention, forward and backward.
+        flops: the exact count of every matmul with causal attention, and what is computed again.
         step_seconds: at `mfu`; the whole run's figures follow from it.
-        mfu: the assumed share of the chips' peak, in the 6N convention.
+        mfu: the share of the chips' peak that was assumed, in the 6N convention.
+        mfu_causal: the same step's MFU in the convention of exact matmuls with causal attention.
         bound: what the closed-form rules say holds this layout back.
-        compute_seconds: the step's 6N FLOPs at the chips' peak.
+        compute_seconds: the step's 6N FLOPs at the peak of the chips used.
+        train_seconds: of the whole run, as the three after it; None where no corpus was given.
     """
 
     flops_per_token: int
-    exact_flops_per_token: int
+    flops: FlopCount
     flops_per_step: int
-    recompute_flops_per_token: int
     train_flops: int | None
     step_seconds: float
     mfu: float
+    mfu_causal: float
     tokens_per_second_per_chip: float
     bound: Bound
     compute_seconds: float
-    memory_per_chip: MemoryPerChip
+    memory: Memory
     train_seconds: float | None
+    train_days: float | None
     chip_hours: float | None
     cost_usd: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """The answer to "how do I train this model on these chips?".
+
+    Attributes:
+        alternatives: other layouts that fit, best first, with their closed-form times.
+        warnings: what the reader must know before spending chip-hours, one line each.
+    """
+
+    architecture: Architecture
+    params: ParamCounts
+    cluster: Cluster
+    workload: Workload
+    layout: Layout
+    candidate: Candidate
+    estimate: Estimate
+    rules: tuple[Rule, ...]
+    alternatives: tuple[Candidate, ...]
+    warnings: tuple[str, ...]
+
+    @property
+    def fits(self) -> bool:
+        """Whether the fullest chip's memory suffices."""
+        return self.estimate.memory.fits
+
+    def to_json(self) -> dict[str, object]:
+        """The plan as `plan.json` holds it (schema 1); a null is a figure that is not predicted."""
+        return {
+            "muster": SCHEMA,
+            "model": {
+                "name": self.architecture.name,
+                "architecture": architecture_json(self.architecture),
+                "params": asdict(self.params),
+            },
+            "cluster": {
+                "chip": self.cluster.chip.id,
+                "slice": self.cluster.slice.name,
+                "slices": self.cluster.slices,
+                "chips": self.cluster.chips,
+                "constants": self.cluster.chip.constants,
+            },
+            "workload": _workload_json(self.workload),
+            "layout": {
+                **asdict(self.layout),
+                "chips_used": self.layout.chips_used,
+                "torus": {},
+            },
+            "estimate": _estimate_json(self.estimate),
+            "rules": [asdict(rule) for rule in self.rules],
+            "alternatives": [_alternative_json(other) for other in self.alternatives],
+            "warnings": list(self.warnings),
+        }
+
+
+def architecture_json(architecture: Architecture) -> dict[str, object]:
+    """The architecture as words: the typical layer's sizes, and every distinct layer in full."""
+    return {
+        "family": architecture.family,
+        "d_model": architecture.d_model,
+        "d_ff": architecture.d_ff,
+        "num_layers": architecture.num_layers,
+        "num_heads": architecture.num_heads,
+        "num_kv_heads": architecture.num_kv_heads,
+        "head_dim": architecture.head_dim,
+        "vocab_size": architecture.vocab_size,
+        "num_experts": architecture.experts.num_experts if architecture.experts else None,
+        "experts_per_token": (
+            architecture.experts.experts_per_token if architecture.experts else None
+        ),
+        "tied_embeddings": architecture.tied_embeddings,
+        "context_length": architecture.context_length,
+        "rope": _plain(architecture.rope),
+        "layers": [
+            {"count": count, **_tagged(layer)} for layer, count in architecture.layer_groups
+        ],
+        "filled_in": dict(architecture.filled_in),
+    }
+
+
+def _tagged(part: object) -> dict[str, object]:
+    """A dataclass as an object whose nested parts say of which kind they are."""
+    return {
+        field.name: _plain(getattr(part, field.name))
+        for field in fields(part)  # type: ignore[arg-type]
+    }
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, tuple):
+        return [_plain(item) for item in value]
+    if hasattr(value, "__dataclass_fields__"):
+        return {"kind": _kind(value), **_tagged(value)}
+    return value
+
+
+def _kind(part: object) -> str:
+    return "".join(f"_{c.lower()}" if c.isupper() else c for c in type(part).__name__).lstrip("_")
+
+
+def _workload_json(workload: Workload) -> dict[str, object]:
+    return {
+        "sequence_length": workload.sequence_length,
+        "batch_sequences": workload.batch_sequences,
+        "batch_tokens": workload.batch_tokens,
+        "train_tokens": workload.train_tokens,
+        "param_dtype": workload.param_dtype,
+        "compute_dtype": workload.compute_dtype,
+        "optimizer": workload.optimizer,
+        "optimizer_dtype": workload.optimizer_dtype,
+        "remat": workload.remat,
+        "attention": workload.attention,
+    }
+
+
+# Terms of the step that the schema names; those that are not predicted yet are null.
+STEP_TERMS = ("compute", "hbm", "fsdp", "tensor", "sequence", "expert", "data", "dcn", "bubble")
+
+
+def _estimate_json(estimate: Estimate) -> dict[str, object]:
+    memory = estimate.memory
+    return {
+        "flops_per_token": estimate.flops_per_token,
+        "flops_per_token_causal": estimate.flops.model_per_token,
+        "flops_per_token_recomputed": estimate.flops.recompute / estimate.flops.sequence_length,
+        "flops_per_step": estimate.flops_per_step,
+        "train_flops": estimate.train_flops,
+        "step_seconds": estimate.step_seconds,
+        "mfu": estimate.mfu,
+        "mfu_convention": "6N, assumed",
+        "mfu_causal": estimate.mfu_causal,
+        "tokens_per_second_per_chip": estimate.tokens_per_second_per_chip,
+        "bound": estimate.bound,
+        "seconds": {
+            **dict.fromkeys(STEP_TERMS),
+            "compute": estimate.compute_seconds,
+            "exposed": None,
+        },
+        "memory_per_chip": {
+            "params": memory.params,
+            "gradients": memory.gradients,
+            "optimizer": memory.optimizer,
+            "activations": memory.activations,
+            "logits": memory.logits,
+            "workspace": memory.workspace,
+            "total": memory.total,
+            "usable": memory.usable,
+        },
+        "train_seconds": estimate.train_seconds,
+        "train_days": estimate.train_days,
+        "chip_hours": estimate.chip_hours,
+        "cost_usd": estimate.cost_usd,
+    }
+
+
+def _alternative_json(candidate: Candidate) -> Mapping[str, object]:
+    return {
+        "layout": {**asdict(candidate.layout), "chips_used": candidate.layout.chips_used},
+        "compute_bound": candidate.compute_bound,
+        "communication_over_compute": candidate.communication / candidate.math,
+        "slowest": candidate.slowest,
+        "layer_forward_seconds": {
+            "math": candidate.math,
+            "fsdp": candidate.fsdp,
+            "tensor": candidate.tensor,
+            "dcn": candidate.dcn,
+        },
+    }

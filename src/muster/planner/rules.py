@@ -1,0 +1,234 @@
+"""The book's rules of thumb, with this plan's numbers, and whether each holds.
+
+Source: "How to Scale Your Model", Part 5 ("How to Parallelize a Transformer for Training"), Part 6
+("Training LLaMA 3 on TPUs"), Part 12 ("How to Think About GPUs"). The rules take a layer as the
+book does, two D x F matrices; `planner.layout` uses what the layer really holds.
+
+Legend: B tokens in the batch, T sequence length, F d_ff, n chips, alpha = C / W FLOPs per byte.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from muster.hardware import Cluster, Loopback, Switched, Torus
+from muster.models.architecture import Architecture
+from muster.planner.workload import Workload
+from muster.roofline.communication import (
+    Widths,
+    arithmetic_intensity,
+    book_widths,
+    fsdp_bound,
+    gpu_fsdp_bound,
+    gpu_tensor_bound,
+    mixed_bound,
+    mixed_bound_without_overlap,
+    optimal_split,
+    pod_bound,
+    tensor_bound,
+)
+from muster.roofline.links import torus_axes
+from muster.roofline.memory import book_memory, fewest_chips
+from muster.units import format_bytes
+
+BOOK_CHECKPOINTS = 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rule:
+    """A rule of thumb; `holds` is None where there is nothing to compare."""
+
+    id: str
+    statement: str
+    value: float
+    bound: float | None = None
+    holds: bool | None = None
+
+
+def rules_of_thumb(
+    architecture: Architecture, cluster: Cluster, workload: Workload, parameters: int
+) -> tuple[Rule, ...]:
+    """Every rule that applies to this kind of cluster.
+
+    Args:
+        architecture: the model.
+        cluster: where it is to train.
+        workload: batch and sequence.
+        parameters: trainable parameters.
+    """
+    widths = book_widths(architecture.typical_layer)
+    found = [_memory(architecture, cluster, workload, parameters), _sequences(cluster, workload)]
+    if widths.active:
+        match cluster.chip.network:
+            case Torus() as torus:
+                found += _torus(cluster, torus, workload, widths)
+            case Switched() as switched:
+                found += _switched(cluster, switched, workload, widths)
+            case Loopback():
+                pass
+    return tuple(found)
+
+
+def _memory(
+    architecture: Architecture, cluster: Cluster, workload: Workload, parameters: int
+) -> Rule:
+    memory = book_memory(
+        parameters=parameters,
+        D=architecture.d_model,
+        L=architecture.num_layers,
+        tokens=workload.batch_tokens,
+        checkpoints=BOOK_CHECKPOINTS,
+    )
+    fewest = fewest_chips(memory.total, cluster.chip.hbm_bytes)
+    return Rule(
+        id="fewest-chips",
+        statement=(
+            f"{format_bytes(memory.parameters)} of bf16 parameters, "
+            f"{format_bytes(memory.optimizer)} of f32 Adam moments and "
+            f"{format_bytes(memory.activations)} of activations "
+            f"({BOOK_CHECKPOINTS} checkpoints a layer) fill {fewest:,} chips of "
+            f"{format_bytes(cluster.chip.hbm_bytes)}"
+        ),
+        value=cluster.chips,
+        bound=fewest,
+        holds=cluster.chips >= fewest,
+    )
+
+
+def _sequences(cluster: Cluster, workload: Workload) -> Rule:
+    return Rule(
+        id="whole-sequences",
+        statement=(
+            f"FSDP over whole sequences alone uses at most one chip a sequence: "
+            f"{workload.batch_sequences:,} of {cluster.chips:,} chips"
+        ),
+        value=cluster.chips,
+        bound=workload.batch_sequences,
+        holds=cluster.chips <= workload.batch_sequences,
+    )
+
+
+def _torus(cluster: Cluster, torus: Torus, workload: Workload, widths: Widths) -> Iterator[Rule]:
+    alpha = arithmetic_intensity(cluster.chip.bf16_flops, torus.axis_bidi_bandwidth)
+    tokens = workload.batch_tokens / cluster.chips
+    axes = torus_axes(cluster.slice)
+    M = sum(axes) or 1.0
+    fsdp = fsdp_bound(alpha, M=M, widths=widths)
+    yield _at_least(
+        "fsdp",
+        f"FSDP over batch and sequence hides its traffic from {_expert_share(widths)}alpha/M = "
+        f"{fsdp:,.0f} tokens a chip (alpha = C/W = {alpha:,.0f} FLOPs a byte, M = {M:g} axes)",
+        tokens,
+        fsdp,
+    )
+    tensor = tensor_bound(alpha, widths, M=M)
+    yield Rule(
+        id="tensor",
+        statement=(
+            f"tensor parallelism alone hides its traffic up to M*F/alpha = {tensor:,.1f} ways "
+            f"(F = {widths.active:,.0f})"
+        ),
+        value=cluster.slice.chips,
+        bound=tensor,
+        holds=cluster.slice.chips <= tensor,
+    )
+    if len(axes) > 1:
+        yield from _mixed(cluster, workload, widths, alpha, axes)
+    if cluster.slices > 1:
+        yield _between_slices(cluster, torus.dcn_bandwidth_per_chip, workload, widths)
+
+
+def _mixed(
+    cluster: Cluster, workload: Workload, widths: Widths, alpha: float, axes: list[float]
+) -> Iterator[Rule]:
+    M_X, M_Y = sum(axes[1:]), axes[0]
+    tokens = workload.batch_tokens / cluster.chips
+    mixed = mixed_bound(alpha, widths, M_X=M_X, M_Y=M_Y)
+    yield _at_least(
+        "fsdp-tensor",
+        f"FSDP and tensor parallelism at their best split hide their traffic from "
+        f"alpha^2/(M_X*M_Y*F) = {mixed:,.0f} tokens a chip (M_X = {M_X:g}, M_Y = {M_Y:g})",
+        tokens,
+        mixed,
+    )
+    strict = mixed_bound_without_overlap(alpha, widths, M_X=M_X, M_Y=M_Y)
+    yield _at_least(
+        "fsdp-tensor-in-turn",
+        f"the stricter rule of the book's older edition, where the two kinds of traffic do not "
+        f"overlap: {strict:,.0f} tokens a chip",
+        tokens,
+        strict,
+    )
+    split = optimal_split(
+        B=workload.batch_tokens / cluster.slices,
+        n=cluster.slice.chips,
+        widths=widths,
+        M_X=M_X,
+        M_Y=M_Y,
+    )
+    each = " in each slice" if cluster.slices > 1 else ""
+    yield Rule(
+        id="x-opt",
+        statement=(
+            f"the best split{each} is sqrt(B*n*M_X/(F*M_Y)) = {split.fsdp:,.0f} FSDP ways "
+            f"x {split.tensor:,.1f} tensor ways"
+        ),
+        value=split.fsdp,
+    )
+
+
+def _switched(
+    cluster: Cluster, network: Switched, workload: Workload, widths: Widths
+) -> Iterator[Rule]:
+    C, chips = cluster.chip.bf16_flops, cluster.slice.chips
+    tokens = workload.batch_tokens / cluster.chips
+    domains = -(-chips // network.domain_chips)
+    if domains > 1:
+        egress = network.domain_chips * network.scale_out_bandwidth
+        bound = gpu_fsdp_bound(C, egress, widths=widths, nodes=domains)
+        where = f"between domains of {network.domain_chips} GPUs ({egress / 1e9:,.0f} GB/s each)"
+    else:
+        bound = gpu_fsdp_bound(C, network.scale_up_bandwidth, widths=widths)
+        where = f"inside one domain ({network.scale_up_bandwidth / 1e9:,.0f} GB/s a GPU)"
+    yield _at_least(
+        "fsdp",
+        f"FSDP {where} hides its traffic from {_expert_share(widths)}C/W = {bound:,.0f} tokens "
+        f"a GPU",
+        tokens,
+        bound,
+    )
+    tensor = gpu_tensor_bound(C, network.scale_up_bandwidth, widths)
+    most = min(tensor, network.domain_chips)
+    yield Rule(
+        id="tensor",
+        statement=(
+            f"tensor parallelism inside the domain of {network.domain_chips} hides its traffic "
+            f"up to F*W/C = {tensor:,.1f} ways (F = {widths.active:,.0f})"
+        ),
+        value=chips,
+        bound=most,
+        holds=chips <= most,
+    )
+    if cluster.slices > 1:
+        yield _between_slices(cluster, network.scale_out_bandwidth, workload, widths)
+
+
+def _between_slices(cluster: Cluster, bandwidth: float, workload: Workload, widths: Widths) -> Rule:
+    bound = pod_bound(cluster.chip.bf16_flops, bandwidth, widths=widths)
+    return _at_least(
+        "dcn",
+        f"data parallelism between slices hides its traffic from {_expert_share(widths)}"
+        f"C/W_dcn = {bound:,.0f} tokens a slice",
+        workload.batch_tokens / cluster.slices,
+        bound,
+    )
+
+
+def _at_least(rule: str, statement: str, value: float, bound: float) -> Rule:
+    return Rule(id=rule, statement=statement, value=value, bound=bound, holds=value >= bound)
+
+
+def _expert_share(widths: Widths) -> str:
+    """For experts: all of them are gathered, a token uses few."""
+    if widths.stored == widths.active:
+        return ""
+    return f"{widths.stored / widths.active:,.1f} (stored over active experts) x "
