@@ -79,7 +79,7 @@ def run(arguments: list[str]) -> int:
     except MusterError as error:
         return _fail(str(error), error.exit_status)
     except click.exceptions.NoArgsIsHelpError as error:
-        click.echo(error.ctx.get_help() if error.ctx else "", err=True)
+        click.echo(error.ctx.get_help(), err=True)
         return BAD_INPUT
     except click.ClickException as error:
         return _fail(error.format_message(), BAD_INPUT)

@@ -10,8 +10,8 @@ from muster.models.architecture import Architecture
 from muster.planner.constraints import kv_copies
 from muster.planner.layout import Candidate, divisors
 from muster.planner.memory import Fit, memory_of
-from muster.planner.workload import Workload
 from muster.roofline.remat import Remat
+from muster.roofline.workload import Workload
 from muster.units import format_bytes, format_count
 
 NEAREST_SLICES = 3

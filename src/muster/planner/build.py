@@ -11,10 +11,10 @@ from muster.planner.layout import Candidate, candidates
 from muster.planner.memory import Fit, least_recomputation
 from muster.planner.plan import Bound, Estimate, Plan
 from muster.planner.rules import rules_of_thumb
-from muster.planner.workload import Workload
 from muster.roofline.flops import six_n, training_flops
 from muster.roofline.params import ParamCounts, param_counts
 from muster.roofline.training_time import TrainingTime, step_seconds, training_time
+from muster.roofline.workload import Workload
 
 DEFAULT_MFU = 0.4
 ALTERNATIVES = 5

@@ -1,4 +1,4 @@
-"""A layout: how many ways each mesh axis splits, and the closed-form choice of one.
+"""The closed-form choice of a layout.
 
 The book's optimum is a real number (X_opt FSDP ways, n / X_opt tensor ways). What divides the
 batch, the sequence, the heads and the chips is a small set of whole numbers, so all of them are
@@ -12,70 +12,13 @@ from dataclasses import dataclass
 from muster.hardware import Cluster, Switched
 from muster.models.architecture import Architecture
 from muster.planner.constraints import legal_tensor_ways
-from muster.planner.workload import Workload
 from muster.roofline.communication import Widths, layer_times, layer_widths
 from muster.roofline.links import links_of
+from muster.roofline.workload import Workload
+from muster.sharding.mesh import Layout
 
 # A chip's piece of a sequence is kept at least this long, so that its matmuls still fill the MXU.
 SHORTEST_PIECE = 128
-
-
-@dataclass(frozen=True, kw_only=True)
-class Layout:
-    """Ways of every mesh axis, outermost first; their product is the chips used.
-
-    Attributes:
-        slice: data parallelism between slices.
-        stage: pipeline stages.
-        data: replicas inside a slice.
-        fsdp: ways that shard parameters and whole sequences.
-        sequence: ways that shard parameters and split each sequence.
-        expert: ways that shard experts.
-        tensor: ways that shard heads, d_ff and vocabulary.
-        microbatches: parts in which a chip takes its share of the batch, one after the other.
-    """
-
-    slice: int = 1
-    stage: int = 1
-    data: int = 1
-    fsdp: int = 1
-    sequence: int = 1
-    expert: int = 1
-    tensor: int = 1
-    microbatches: int = 1
-
-    @property
-    def chips_used(self) -> int:
-        """Chips that take part."""
-        return self.slice * self.chips_per_slice
-
-    @property
-    def chips_per_slice(self) -> int:
-        """Chips of each slice that take part."""
-        return self.stage * self.data * self.fsdp * self.sequence * self.expert * self.tensor
-
-    @property
-    def weight_shards(self) -> int:
-        """X: ways over which each tensor-parallel piece of the weights is sharded and gathered."""
-        return self.fsdp * self.sequence * self.expert
-
-    @property
-    def batch_ways(self) -> int:
-        """Ways that split the batch by whole sequences."""
-        return self.slice * self.data * self.fsdp * self.expert
-
-    def __str__(self) -> str:
-        named = {
-            "slice": self.slice,
-            "stage": self.stage,
-            "data": self.data,
-            "fsdp": self.fsdp,
-            "sequence": self.sequence,
-            "expert": self.expert,
-            "tensor": self.tensor,
-        }
-        ways = " x ".join(f"{axis} {size}" for axis, size in named.items() if size > 1)
-        return ways or "one chip"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,14 +4,15 @@ from dataclasses import dataclass, replace
 
 from muster.hardware import Chip
 from muster.models.architecture import Architecture
-from muster.planner.layout import Layout, divisors
-from muster.planner.workload import Workload
+from muster.planner.layout import divisors
 from muster.roofline.memory import (
     LAYERS_IN_FLIGHT,
     StateFormat,
     memory_per_chip,
 )
 from muster.roofline.remat import Remat, layer_weights
+from muster.roofline.workload import Workload
+from muster.sharding.mesh import Layout
 
 # From nothing computed again to everything; the first that fits is the fastest.
 BY_RECOMPUTATION = (Remat.NONE, Remat.MINIMAL, Remat.OUTPUTS, Remat.FULL)

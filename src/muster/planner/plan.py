@@ -6,12 +6,13 @@ from typing import Literal
 
 from muster.hardware import Cluster
 from muster.models.architecture import Architecture
-from muster.planner.layout import Candidate, Layout
+from muster.planner.layout import Candidate
 from muster.planner.memory import Memory
 from muster.planner.rules import Rule
-from muster.planner.workload import Workload
 from muster.roofline.flops import FlopCount
 from muster.roofline.params import ParamCounts
+from muster.roofline.workload import Workload
+from muster.sharding.mesh import Layout
 
 SCHEMA = 1
 

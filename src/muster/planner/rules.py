@@ -12,7 +12,6 @@ from dataclasses import dataclass
 
 from muster.hardware import Cluster, Loopback, Switched, Torus
 from muster.models.architecture import Architecture
-from muster.planner.workload import Workload
 from muster.roofline.communication import (
     Widths,
     arithmetic_intensity,
@@ -28,6 +27,7 @@ from muster.roofline.communication import (
 )
 from muster.roofline.links import torus_axes
 from muster.roofline.memory import book_memory, fewest_chips
+from muster.roofline.workload import Workload
 from muster.units import format_bytes
 
 BOOK_CHECKPOINTS = 2
@@ -55,7 +55,7 @@ def rules_of_thumb(
         workload: batch and sequence.
         parameters: trainable parameters.
     """
-    widths = book_widths(architecture.typical_layer)
+    widths = book_widths(architecture, architecture.typical_layer)
     found = [_memory(architecture, cluster, workload, parameters), _sequences(cluster, workload)]
     if widths.active:
         match cluster.chip.network:

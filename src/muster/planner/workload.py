@@ -1,49 +1,12 @@
-"""What is trained on: batch, sequence length, corpus and number formats, checked and made whole."""
-
-from dataclasses import dataclass
-from typing import Literal
+"""What the user asked to train on, checked and made whole sequences."""
 
 from muster.errors import BadInput
 from muster.models.architecture import Architecture
-from muster.roofline.memory import DTYPE_BYTES
+from muster.roofline.memory import dtype_bytes
+from muster.roofline.workload import Workload
 from muster.units import BatchSize, format_count
 
 DEFAULT_SEQUENCE_LENGTH = 4096
-
-type Optimizer = Literal["adamw"]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Workload:
-    """One training run's sizes and formats.
-
-    Attributes:
-        sequence_length: T, tokens of one sequence.
-        batch_sequences: sequences of one global batch.
-        train_tokens: tokens of the whole run; None where it was not said.
-        remat: the recomputation policy; None until the planner has chosen one.
-    """
-
-    sequence_length: int
-    batch_sequences: int
-    train_tokens: int | None = None
-    param_dtype: str = "bf16"
-    compute_dtype: str = "bf16"
-    optimizer: Optimizer = "adamw"
-    optimizer_dtype: str = "f32"
-    remat: str | None = None
-    attention: Literal["causal"] = "causal"
-    warnings: tuple[str, ...] = ()
-
-    @property
-    def batch_tokens(self) -> int:
-        """B: tokens of one global batch."""
-        return self.batch_sequences * self.sequence_length
-
-    @property
-    def steps(self) -> float | None:
-        """Optimizer steps of the whole run."""
-        return None if self.train_tokens is None else self.train_tokens / self.batch_tokens
 
 
 def make_workload(
@@ -60,10 +23,10 @@ def make_workload(
 
     Raises:
         BadInput: the batch is smaller than one sequence.
+        UnknownName: a number format is not known.
     """
     for dtype in (param_dtype, optimizer_dtype):
-        if dtype not in DTYPE_BYTES:
-            raise BadInput(f"unknown dtype {dtype!r}; choose from {', '.join(DTYPE_BYTES)}")
+        dtype_bytes(dtype)
     warnings: list[str] = []
     length, why = _sequence_length(architecture, sequence_length)
     warnings += [why] if why else []

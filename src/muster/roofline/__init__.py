@@ -1,0 +1,1 @@
+"""The scaling book's formulas as pure functions: FLOPs, memory, communication, time."""

@@ -1,0 +1,1 @@
+"""The weight table: every parameter declared once. Pure Python, no JAX."""
