@@ -10,6 +10,7 @@ from muster.models.architecture import Architecture
 from muster.planner.constraints import kv_copies
 from muster.planner.layout import Candidate, divisors
 from muster.planner.memory import Fit, memory_of
+from muster.planner.nearest import smallest_that_fits
 from muster.roofline.remat import Remat
 from muster.roofline.workload import Workload
 from muster.units import format_bytes, format_count
@@ -60,21 +61,25 @@ def _communication_bound(candidate: Candidate, mfu: float) -> str:
 
 
 def does_not_fit(architecture: Architecture, cluster: Cluster, workload: Workload, fit: Fit) -> str:
-    """Say by how much memory is short and the nearest change that would fit."""
+    """Say by how much memory is short, and the nearest changes that would fit."""
     memory = fit.memory
     head = (
         f"does not fit: {format_bytes(memory.total)} a chip of {format_bytes(memory.usable)} "
         f"usable ({fit.layout}, remat {fit.remat})"
     )
+    changes = []
     if workload.remat and workload.remat != Remat.FULL:
         full = memory_of(architecture, cluster.chip, workload, fit.layout, Remat.FULL)
         if full.fits:
-            return f"{head}; remat full needs {format_bytes(full.total)} and fits"
-    state = (memory.params + memory.gradients + memory.optimizer) * fit.layout.chips_used
-    room = memory.usable - (memory.total - state / fit.layout.chips_used)
-    if room <= 0:
-        return f"{head}; activations and gathered layers alone fill a chip: take a smaller batch"
-    return f"{head}; its state alone needs about {-(-state // room):,.0f} chips beside the rest"
+            changes.append(f"with remat full it needs {format_bytes(full.total)} and fits")
+    larger = smallest_that_fits(architecture, cluster, workload)
+    if larger:
+        where, held = larger
+        changes.append(
+            f"it fits on {where.name} ({where.chips:,} chips): {format_bytes(held.memory.total)} a "
+            f"chip with {held.layout}, remat {held.remat}"
+        )
+    return "; ".join([head, *changes]) if changes else f"{head}, nor on any larger slice"
 
 
 def idle_chips(cluster: Cluster, workload: Workload, candidate: Candidate) -> str:

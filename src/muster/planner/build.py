@@ -113,6 +113,7 @@ def _estimate(
         mfu=mfu,
     )
     run = _run(per_token, workload, chips=chips, peak=peak, mfu=mfu)
+    rented = replace(run, chips=cluster.chips) if run else None
     price = cluster.chip.price_usd_per_hour
     return Estimate(
         flops_per_token=per_token,
@@ -128,8 +129,8 @@ def _estimate(
         memory=fit.memory,
         train_seconds=run.seconds if run else None,
         train_days=run.days if run else None,
-        chip_hours=run.chip_hours if run else None,
-        cost_usd=run.cost(price) if run and price is not None else None,
+        chip_hours=rented.chip_hours if rented else None,
+        cost_usd=rented.cost(price) if rented and price is not None else None,
     )
 
 

@@ -54,13 +54,21 @@ class Candidate:
 
 
 def candidates(architecture: Architecture, cluster: Cluster, workload: Workload) -> list[Candidate]:
-    """Every layout that divides, best first: by the slowest term, then by the sum of traffic."""
+    """Layouts that divide, best first: by the slowest term, then by the sum of traffic.
+
+    Of layouts with the same weight shards and tensor ways the one that cuts sequences least stands
+    for all.
+    """
     widths = layer_widths(architecture, architecture.typical_layer)
-    found = [
+    judged = [
         _judge(architecture, cluster, workload, widths, layout)
         for layout in legal_layouts(architecture, cluster, workload)
     ]
-    return sorted(found, key=_preference)
+    least_cut: dict[tuple[int, int], Candidate] = {}
+    for candidate in sorted(judged, key=_preference):
+        layout = candidate.layout
+        least_cut.setdefault((layout.weight_shards, layout.tensor), candidate)
+    return list(least_cut.values())
 
 
 def _preference(candidate: Candidate) -> tuple[float, float, int, int]:

@@ -67,21 +67,23 @@ class Fit:
 def least_recomputation(
     architecture: Architecture, chip: Chip, workload: Workload, layout: Layout
 ) -> Fit:
-    """The first policy that fits, whole batch before microbatches; else the one nearest to fitting.
+    """The first policy that fits, whole batch before microbatches; else the one needing least.
 
     A batch in one piece gathers every weight once a pass, so splitting it comes last.
     """
-    policies = (Remat(workload.remat),) if workload.remat else BY_RECOMPUTATION
-    last: Fit | None = None
-    for microbatches in divisors(workload.batch_sequences // layout.batch_ways):
+
+    def fit(microbatches: int, remat: Remat) -> Fit:
         split = replace(layout, microbatches=microbatches)
-        for remat in policies:
-            memory = memory_of(architecture, chip, workload, split, remat)
-            last = Fit(layout=split, remat=remat, memory=memory)
-            if memory.fits:
-                return last
-    assert last is not None
-    return last
+        memory = memory_of(architecture, chip, workload, split, remat)
+        return Fit(layout=split, remat=remat, memory=memory)
+
+    policies = (Remat(workload.remat),) if workload.remat else BY_RECOMPUTATION
+    pieces = divisors(workload.batch_sequences // layout.batch_ways)
+    least = fit(pieces[-1], policies[-1])
+    if not least.memory.fits:
+        return least
+    tried = (fit(microbatches, remat) for microbatches in pieces for remat in policies)
+    return next(each for each in tried if each.memory.fits)
 
 
 def memory_of(

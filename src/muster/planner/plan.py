@@ -32,6 +32,7 @@ class Estimate:
         bound: what the closed-form rules say holds this layout back.
         compute_seconds: the step's 6N FLOPs at the peak of the chips used.
         train_seconds: of the whole run, as the three after it; None where no corpus was given.
+        chip_hours: of every chip of the cluster, idle ones too, as they are paid for.
     """
 
     flops_per_token: int

@@ -98,8 +98,8 @@ def _sequences(cluster: Cluster, workload: Workload) -> Rule:
     return Rule(
         id="whole-sequences",
         statement=(
-            f"FSDP over whole sequences alone uses at most one chip a sequence: "
-            f"{workload.batch_sequences:,} of {cluster.chips:,} chips"
+            f"FSDP over whole sequences alone, one chip a sequence, uses at most "
+            f"{workload.batch_sequences:,} chips"
         ),
         value=cluster.chips,
         bound=workload.batch_sequences,
@@ -116,7 +116,7 @@ def _torus(cluster: Cluster, torus: Torus, workload: Workload, widths: Widths) -
     yield _at_least(
         "fsdp",
         f"FSDP over batch and sequence hides its traffic from {_expert_share(widths)}alpha/M = "
-        f"{fsdp:,.0f} tokens a chip (alpha = C/W = {alpha:,.0f} FLOPs a byte, M = {M:g} axes)",
+        f"{fsdp:,.0f} tokens a chip (alpha = C/W = {alpha:,.0f} FLOPs a byte, {_axes(axes)})",
         tokens,
         fsdp,
     )
@@ -225,6 +225,12 @@ def _between_slices(cluster: Cluster, bandwidth: float, workload: Workload, widt
 
 def _at_least(rule: str, statement: str, value: float, bound: float) -> Rule:
     return Rule(id=rule, statement=statement, value=value, bound=bound, holds=value >= bound)
+
+
+def _axes(axes: list[float]) -> str:
+    lines = sum(share < 1 for share in axes)
+    half = f", {lines} of them open ended and counted half" if lines else ""
+    return f"M = {sum(axes):g} axes" if not half else f"M = {sum(axes):g}: {len(axes)} axes{half}"
 
 
 def _expert_share(widths: Widths) -> str:

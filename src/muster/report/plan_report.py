@@ -1,5 +1,6 @@
 """`muster plan` on a terminal: model, cost, memory, rules, layout, warnings."""
 
+import json
 from pathlib import Path
 
 from rich.console import Console
@@ -71,7 +72,7 @@ def _model(plan: Plan, screen: Console) -> None:
     if params.active != params.trainable:
         table.add_row("", format_count(params.active), "active: what one token meets")
     for key, value in a.filled_in:
-        table.add_row("filled in", f"{key} = {value}", "absent from the config: class default")
+        table.add_row("filled in", key, f"absent, so its class's default: {json.dumps(value)}")
     screen.print(table)
     screen.print()
 
@@ -102,7 +103,7 @@ def _cost(plan: Plan, screen: Console) -> None:
     if e.train_flops is not None and e.train_seconds is not None:
         table.add_row("run", format_flops(e.train_flops), f"{w.steps or 0:,.0f} steps")
         table.add_row("", format_seconds(e.train_seconds), f"{_years(plan)} on one chip at peak")
-        table.add_row("", f"{e.chip_hours or 0:,.0f}", "chip-hours")
+        table.add_row("", f"{e.chip_hours or 0:,.0f}", f"hours of {plan.cluster.chips:,} chips")
         table.add_row("", *_price(plan))
     screen.print(table)
     screen.print()
