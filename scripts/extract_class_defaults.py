@@ -90,7 +90,19 @@ NOT_DECODER_ONLY = frozenset(
     }
 )
 # Wrappers of a language model that transformers lists elsewhere.
-WRAPPERS = ("mistral3", "llama4", "gemma3", "gemma3n", "gemma4")
+WRAPPERS = (
+    "mistral3",
+    "llama4",
+    "gemma3",
+    "gemma3n",
+    "gemma4",
+    "qwen2_vl",
+    "qwen2_5_vl",
+    "qwen3_vl",
+    "qwen3_vl_moe",
+    "glm4v",
+    "glm4v_moe",
+)
 
 # Keys that change neither a shape nor a FLOP: tokens, regularisation, initial values, reporting.
 IRRELEVANT = re.compile(

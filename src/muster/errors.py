@@ -39,23 +39,35 @@ class UnknownName(BadInput):
     "unknown chip 'abacus'; choose from v5p, v5e"
     """
 
-    def __init__(self, kind: str, name: str, choices: Iterable[str]) -> None:
-        """Describe the unknown `name` of a `kind`, beside the nearest of `choices`."""
+    def __init__(
+        self, kind: str, name: str, choices: Iterable[str], *, note: str | None = None
+    ) -> None:
+        """Describe the unknown `name` of a `kind`, beside the nearest of `choices`.
+
+        A `note` of what to do instead stands in the place of the list of choices.
+        """
         known = list(choices)
-        near = difflib.get_close_matches(name.lower(), known, n=3, cutoff=0.6)
+        wanted = name[:MOST_CHARACTERS_SHOWN].lower()
+        near = [choice for choice in known if wanted and choice.lower().startswith(wanted)]
+        near += difflib.get_close_matches(wanted, known, n=MOST_NEAR, cutoff=0.6)
+        near = list(dict.fromkeys(near))[:MOST_NEAR]
         if near:
             hint = f"did you mean {join_or(near)}?"
+        elif note is not None:
+            hint = ""
         elif len(known) <= MOST_CHOICES_LISTED:
             hint = f"choose from {', '.join(known)}"
         else:
             hint = (
                 f"choose from {', '.join(known[:MOST_CHOICES_LISTED])}, ... ({len(known)} in all)"
             )
-        super().__init__(f"unknown {kind} {shorten(name)}; {hint}")
+        advice = " ".join(part for part in (hint, note) if part)
+        super().__init__(f"unknown {kind} {shorten(name)}; {advice}")
         self.choices = known
 
 
 MOST_CHOICES_LISTED = 24
+MOST_NEAR = 3
 MOST_CHARACTERS_SHOWN = 60
 
 

@@ -11,27 +11,49 @@ H head_dim, V vocabulary, E experts.
 from collections import Counter
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
+
+from muster.models.mixers import (
+    LAYER_NORM,
+    RMS_NORM,
+    Attention,
+    GatedDeltaNet,
+    Indexer,
+    LatentAttention,
+    LightningAttention,
+    Mamba1,
+    Mamba2,
+    Mixer,
+    Norm,
+    Recurrence,
+    ShortConv,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-
-@dataclass(frozen=True, kw_only=True)
-class Norm:
-    """A normalization over a vector.
-
-    `scale` and `bias` say which of its two learned vectors exist (a non-parametric norm has
-    neither).
-    """
-
-    kind: Literal["rms", "layer"] = "rms"
-    scale: bool = True
-    bias: bool = False
-
-
-RMS_NORM = Norm()
-LAYER_NORM = Norm(kind="layer", bias=True)
+__all__ = [
+    "LAYER_NORM",
+    "RMS_NORM",
+    "Architecture",
+    "Attention",
+    "Experts",
+    "ExtraWeight",
+    "GatedDeltaNet",
+    "Indexer",
+    "LatentAttention",
+    "Layer",
+    "LightningAttention",
+    "Mamba1",
+    "Mamba2",
+    "Mixer",
+    "Mlp",
+    "Norm",
+    "Recurrence",
+    "Rope",
+    "ShortConv",
+    "Tower",
+]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,91 +76,6 @@ class ExtraWeight:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Attention:
-    """Softmax attention: multi-head (K = N), grouped-query (1 < K < N) or multi-query (K = 1).
-
-    Attributes:
-        window: tokens a query sees, itself included; None for all before it.
-        chunked: whether `window` cuts the sequence into chunks instead of sliding over it.
-        qk_norm: norm of queries and keys; over one head's H numbers, or over all heads' together.
-        output_gate: whether a second query-sized projection gates the output.
-        own_kv: False for layers that reuse the keys and values of an earlier layer.
-        own_value: False where the values are the keys (no value projection).
-        sinks: whether each head has one learned logit that takes weight from no token.
-    """
-
-    num_heads: int
-    num_kv_heads: int
-    head_dim: int
-    query_bias: bool = False
-    key_bias: bool = False
-    value_bias: bool = False
-    output_bias: bool = False
-    qk_norm: Norm | None = None
-    qk_norm_over: Literal["head", "all"] = "head"
-    window: int | None = None
-    chunked: bool = False
-    rotary: bool = True
-    output_gate: bool = False
-    own_kv: bool = True
-    own_value: bool = True
-    sinks: bool = False
-
-    @property
-    def scores_head_dim(self) -> int:
-        """Length of the dot product of one query and one key."""
-        return self.head_dim
-
-    @property
-    def values_head_dim(self) -> int:
-        """Length of one head's value."""
-        return self.head_dim
-
-
-@dataclass(frozen=True, kw_only=True)
-class Indexer:
-    """The small scorer of sparse attention that picks which `top_k` keys a query sees."""
-
-    num_heads: int
-    head_dim: int
-    top_k: int
-
-
-@dataclass(frozen=True, kw_only=True)
-class LatentAttention:
-    """Multi-head latent attention (DeepSeek-V2, arXiv:2405.04434): K and V from a small latent.
-
-    Attributes:
-        q_lora_rank: rank of the query's factorization; None for one full matrix.
-        kv_lora_rank: size of the latent that keys and values are expanded from.
-        bias: whether the down-projections and the output carry biases.
-    """
-
-    num_heads: int
-    q_lora_rank: int | None
-    kv_lora_rank: int
-    qk_nope_head_dim: int
-    qk_rope_head_dim: int
-    v_head_dim: int
-    bias: bool = False
-    indexer: Indexer | None = None
-    window: int | None = None
-
-    @property
-    def scores_head_dim(self) -> int:
-        """Length of the dot product of one query and one key."""
-        return self.qk_nope_head_dim + self.qk_rope_head_dim
-
-    @property
-    def values_head_dim(self) -> int:
-        """Length of one head's value."""
-        return self.v_head_dim
-
-
-type Mixer = Attention | LatentAttention
-
-
-@dataclass(frozen=True, kw_only=True)
 class Mlp:
     """A dense MLP: `gated` has three D x F matrices (gate, up, down), plain has two."""
 
@@ -158,6 +95,7 @@ class Experts:
         correction_bias: a stored, untrained bias that balances load (DeepSeek-V3).
         shared: an MLP that every token takes besides.
         shared_gate: whether a D-vector gates the shared MLP's output.
+        latent: width that the routed experts work in, projected to from D and back; None for D.
     """
 
     num_experts: int
@@ -169,6 +107,7 @@ class Experts:
     correction_bias: bool = False
     shared: Mlp | None = None
     shared_gate: bool = False
+    latent: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -183,12 +122,20 @@ class Layer:
 
 @dataclass(frozen=True, kw_only=True)
 class Rope:
-    """Rotary position embedding as the config states it; `scaling` is None for the plain kind."""
+    """Rotary position embedding as the config states it; `scaling` is None for the plain kind.
+
+    Attributes:
+        theta: base of the wavelengths (of the full-attention layers, where layers differ).
+        factor: by how much `scaling` stretches positions.
+        rotary_dim: numbers of each head that are rotated, in pairs; None where it was not read.
+        sliding_theta: base of the sliding-window layers, where it is another one.
+    """
 
     theta: float
     scaling: str | None = None
     factor: float | None = None
     rotary_dim: int | None = None
+    sliding_theta: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -211,6 +158,8 @@ class Architecture:
         position_embeddings: rows of a learned position table; 0 for none.
         head_bias: whether the output head has a bias over the vocabulary.
         stores_tied_head: the published checkpoint holds the tied head a second time.
+        mtp_layers: multi-token-prediction layers that published checkpoints hold beside the model;
+            they are no part of it and of no total.
         filled_in: keys that the config lacks, with the class's own default that was used.
         notes: what a careful reader must know about this reading of the config.
     """
@@ -231,6 +180,7 @@ class Architecture:
     extra: tuple[ExtraWeight, ...] = ()
     towers: tuple[Tower, ...] = ()
     stores_tied_head: bool = False
+    mtp_layers: tuple[Layer, ...] = ()
     filled_in: tuple[tuple[str, object], ...] = field(default=(), compare=False)
     notes: tuple[str, ...] = field(default=(), compare=False)
 

@@ -6,14 +6,16 @@ A family that has no builder is refused by name: no count is better than one tha
 """
 
 import json
+import stat
 from collections.abc import Mapping
-from functools import cache
-from importlib.resources import files
+from dataclasses import replace
 from pathlib import Path
 
 from muster.errors import BadInput, UnknownName, shorten
 from muster.models.architecture import Architecture
-from muster.models.families import BUILDERS, NESTED, REFUSED
+from muster.models.defaults import class_defaults
+from muster.models.families import BUILDERS, NESTED, REFUSED, SAME_CLASS
+from muster.models.families.multimodal import outer_flag, uncounted_parts
 from muster.models.reader import ConfigReader
 
 MAX_CONFIG_BYTES = 8 * 1024**2
@@ -23,23 +25,35 @@ def read_config(path: Path) -> dict[str, object]:
     """Read a `config.json` (or the one in a folder) as a JSON object.
 
     Raises:
-        BadInput: no such file, a folder without one, too large, not JSON, not an object.
+        BadInput: no such file, a folder without one, not a regular file (a pipe or a device could
+            block or never end), too large, not JSON, not an object.
     """
-    file = path / "config.json" if path.is_dir() else path
-    if path.is_dir() and not file.is_file():
-        raise BadInput(f"{path} is a folder without a config.json")
+    where = printable(path)
     try:
+        file = path / "config.json" if path.is_dir() else path
+        if file is not path and not file.exists():
+            raise BadInput(f"{where} is a folder without a config.json")
+        status = file.stat()
+        if not stat.S_ISREG(status.st_mode):
+            raise BadInput(f"{where} is not a regular file; give the path of a config.json")
         with file.open("rb") as stream:
             content = stream.read(MAX_CONFIG_BYTES + 1)
     except FileNotFoundError:
-        raise BadInput(f"no file {path}") from None
-    except OSError as error:
-        raise BadInput(f"cannot read {path}: {error.strerror or error}") from None
+        raise BadInput(f"no file {where}") from None
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        raise BadInput(f"cannot read {where}: {reason or error}") from None
     if len(content) > MAX_CONFIG_BYTES:
         raise BadInput(
-            f"{path} is larger than {MAX_CONFIG_BYTES // 1024**2} MiB; a config.json is a few kB"
+            f"{where} is larger than {MAX_CONFIG_BYTES // 1024**2} MiB; a config.json is a few kB"
         )
-    return parse_config(content, where=str(path))
+    return parse_config(content, where=where)
+
+
+def printable(path: Path) -> str:
+    """A path as it is typed; quoted and escaped where it would not stay on one line."""
+    text = str(path)
+    return text if text.isprintable() else repr(text)
 
 
 def parse_config(content: bytes, *, where: str) -> dict[str, object]:
@@ -80,17 +94,23 @@ def architecture_from_config(config: Mapping[str, object], *, name: str) -> Arch
     if text_type in REFUSED:
         raise BadInput(f"{name}: {text_type} models are not supported: {REFUSED[text_type]}")
     if text_type not in BUILDERS:
-        raise UnknownName("model_type", text_type, sorted(BUILDERS))
-    reader = ConfigReader(text, class_defaults(text_type), where=name)
-    return BUILDERS[text_type](reader, name, config)
-
-
-@cache
-def class_defaults(model_type: str) -> Mapping[str, object]:
-    """What an absent key means to a model class, by Hugging Face's own code (see the data file)."""
-    text = files("muster.models").joinpath("data/class_defaults.json").read_text("utf-8")
-    defaults: Mapping[str, object] = json.loads(text)["defaults"].get(model_type, {})
-    return defaults
+        raise UnknownName(
+            "model_type",
+            text_type,
+            sorted(BUILDERS),
+            note="no count is given, because a guess would only look exact",
+        )
+    reader = ConfigReader(text, class_defaults(SAME_CLASS.get(text_type, text_type)), where=name)
+    if text is not config:
+        reader = outer_flag(reader, config)
+    architecture = BUILDERS[text_type](reader, name, config)
+    notes = (*architecture.notes, *reader.notes, *uncounted_parts(config))
+    return replace(
+        architecture,
+        family=text_type,
+        filled_in=tuple(reader.filled_in.items()),
+        notes=tuple(dict.fromkeys(notes)),
+    )
 
 
 def _text_part(
@@ -100,7 +120,11 @@ def _text_part(
     if model_type not in NESTED:
         return config, model_type
     key, inner_type = NESTED[model_type]
-    inner = config.get(key, {})
+    inner = config.get(key)
+    if inner is None and "hidden_size" in config:  # older files: the decoder's keys lie outside
+        return config, inner_type
+    if inner is None:
+        inner = {}
     if not isinstance(inner, Mapping):
         raise BadInput(f"{name}: {key} is {shorten(inner)}; it must be an object")
     named = inner.get("model_type", inner_type)

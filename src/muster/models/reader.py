@@ -44,6 +44,20 @@ class ConfigReader:
         self.filled_in: dict[str, object] = {}
         self.notes: list[str] = []
 
+    def narrowed(self, overrides: Mapping[str, object]) -> "ConfigReader":
+        """A reader of the same file with some keys replaced; it fills the same `filled_in`."""
+        reader = ConfigReader({**self._config, **overrides}, self._defaults, where=self.where)
+        reader.filled_in, reader.notes = self.filled_in, self.notes
+        return reader
+
+    def fill(self, key: str, value: object) -> None:
+        """Remember that the config lacks `key` and that the class's own `value` was used."""
+        self.filled_in[key] = value
+
+    def default(self, key: str) -> object:
+        """The class's own default of a key, or None; it does not count as filled in."""
+        return self._defaults.get(key)
+
     def has(self, key: str) -> bool:
         """Say whether the file itself has the key (null counts as having it)."""
         return self._name_in_file(key) is not None

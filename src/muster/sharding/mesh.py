@@ -20,6 +20,9 @@ class Layout:
         expert: ways that shard experts.
         tensor: ways that shard heads, d_ff and vocabulary.
         microbatches: parts in which a chip takes its share of the batch, one after the other.
+        virtual_stages: pieces of the pipeline that each stage holds (interleaving); 1 for none.
+        shards_optimizer: whether replicas share out the optimizer's state between them (ZeRO-1).
+        shards_over_slices: whether the slices shard the weights too, instead of replicating them.
     """
 
     slice: int = 1
@@ -30,6 +33,9 @@ class Layout:
     expert: int = 1
     tensor: int = 1
     microbatches: int = 1
+    virtual_stages: int = 1
+    shards_optimizer: bool = False
+    shards_over_slices: bool = False
 
     @property
     def chips_used(self) -> int:

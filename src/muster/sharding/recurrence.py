@@ -7,7 +7,14 @@ share). Convolutions are vectors: they cost no matmul, see `Mamba2.conv_channels
 
 from collections.abc import Iterator
 
-from muster.models.architecture import RMS_NORM, GatedDeltaNet, Mamba1, Mamba2, ShortConv
+from muster.models.architecture import (
+    RMS_NORM,
+    GatedDeltaNet,
+    LightningAttention,
+    Mamba1,
+    Mamba2,
+    ShortConv,
+)
 from muster.sharding.weight import Weight, matmul, norm_vectors, vector
 
 NAME = "layers.recurrence"
@@ -15,7 +22,7 @@ NAME = "layers.recurrence"
 type Part = tuple[str, tuple[int, ...], tuple[str, ...]]
 
 
-def mamba2(D: int, m: Mamba2) -> Iterator[Weight]:  # noqa: N803
+def mamba2(D: int, m: Mamba2) -> Iterator[Weight]:
     """Mamba-2 (arXiv:2405.21060, section 7); Hugging Face's Mamba2Mixer and its kin."""
     heads = ((m.num_heads, m.head_dim), ("state_heads", "state_head_dim"))
     states = ((m.num_groups, m.state_size), ("state_groups", "state"))
@@ -35,7 +42,7 @@ def mamba2(D: int, m: Mamba2) -> Iterator[Weight]:  # noqa: N803
     yield from _output(D, *heads, bias=m.output_bias)
 
 
-def mamba1(D: int, m: Mamba1) -> Iterator[Weight]:  # noqa: N803
+def mamba1(D: int, m: Mamba1) -> Iterator[Weight]:
     """Mamba (arXiv:2312.00752, section 3); Hugging Face's JambaMambaMixer."""
     inner = ((m.inner,), ("state_inner",))
     yield from _projections(D, [("gate", *inner), ("input", *inner)], bias=m.bias)
@@ -52,7 +59,7 @@ def mamba1(D: int, m: Mamba1) -> Iterator[Weight]:  # noqa: N803
     yield from _output(D, *inner, bias=m.bias)
 
 
-def delta_net(D: int, g: GatedDeltaNet) -> Iterator[Weight]:  # noqa: N803
+def delta_net(D: int, g: GatedDeltaNet) -> Iterator[Weight]:
     """The gated delta rule (arXiv:2412.06464); Hugging Face's Qwen3NextGatedDeltaNet."""
     keys = ((g.num_key_heads, g.key_head_dim), ("key_heads", "key_head_dim"))
     values = ((g.num_value_heads, g.value_head_dim), ("state_heads", "state_head_dim"))
@@ -61,19 +68,40 @@ def delta_net(D: int, g: GatedDeltaNet) -> Iterator[Weight]:  # noqa: N803
         ("query", *keys),
         ("key", *keys),
         ("value", *values),
-        ("gate", *values),
         ("write_strength", *a_head),
-        ("step", *a_head),
     ]
+    step = values if g.channel_decay else a_head
+    if g.rank is None:
+        parts += [("gate", *values), ("step", *step)]
     yield from _projections(D, parts, bias=False)
+    if g.rank is not None:
+        for part, (shape, dims) in {"gate": values, "step": step}.items():
+            yield matmul(
+                f"{NAME}.{part}_down", "recurrence", (D, g.rank), ("d_model", "state_rank")
+            )
+            yield matmul(
+                f"{NAME}.{part}_up",
+                "recurrence",
+                (g.rank, *shape),
+                ("state_rank", *dims),
+            )
     yield from _convolution(g.conv_channels, g.conv_width, bias=False)
-    for scalar in ("step_bias", "decay"):
-        yield vector(f"{NAME}.{scalar}", "recurrence", *a_head)
+    yield vector(f"{NAME}.step_bias", "recurrence", *step)
+    yield vector(f"{NAME}.decay", "recurrence", *a_head)
     yield from norm_vectors(f"{NAME}.norm", RMS_NORM, (g.value_head_dim,), ("state_head_dim",))
     yield from _output(D, *values, bias=False)
 
 
-def short_conv(D: int, c: ShortConv) -> Iterator[Weight]:  # noqa: N803
+def lightning(D: int, m: LightningAttention) -> Iterator[Weight]:
+    """Lightning attention (arXiv:2501.08313); Hugging Face's MiniMaxLightningAttention."""
+    heads = ((m.num_heads, m.head_dim), ("state_heads", "state_head_dim"))
+    parts: list[Part] = [(part, *heads) for part in ("query", "key", "value", "gate")]
+    yield from _projections(D, parts, bias=False)
+    yield from norm_vectors(f"{NAME}.norm", RMS_NORM, *heads)
+    yield from _output(D, *heads, bias=False)
+
+
+def short_conv(D: int, c: ShortConv) -> Iterator[Weight]:
     """LFM2's double-gated convolution; Hugging Face's Lfm2ShortConv."""
     inner = ((D,), ("conv_channels",))
     parts: list[Part] = [("write_gate", *inner), ("read_gate", *inner), ("input", *inner)]
@@ -82,7 +110,7 @@ def short_conv(D: int, c: ShortConv) -> Iterator[Weight]:  # noqa: N803
     yield from _output(D, *inner, bias=c.bias)
 
 
-def _projections(D: int, parts: list[Part], *, bias: bool) -> Iterator[Weight]:  # noqa: N803
+def _projections(D: int, parts: list[Part], *, bias: bool) -> Iterator[Weight]:
     for part, shape, dims in parts:
         yield matmul(f"{NAME}.{part}", "recurrence", (D, *shape), ("d_model", *dims))
         if bias:
@@ -96,7 +124,7 @@ def _convolution(channels: int, width: int, *, bias: bool) -> Iterator[Weight]:
 
 
 def _output(
-    D: int,  # noqa: N803
+    D: int,
     shape: tuple[int, ...],
     dims: tuple[str, ...],
     *,

@@ -5,7 +5,7 @@ vocab V, experts E.
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -73,15 +73,24 @@ class Weight:
         used, of = self.active_share
         return self.count * used // of
 
-    def formula(self, num_layers: int) -> str:
-        """The count as a product, e.g. `L*D*N*H`; sizes without a letter stand as numbers."""
-        copies = (
-            [] if self.copies == 1 else ["L" if self.copies == num_layers else str(self.copies)]
-        )
+    def formula(self, legend: Mapping[str, int]) -> str:
+        """The count as a product, e.g. `L*D*N*H`.
+
+        Args:
+            legend: letters with their numbers. A size that is not its letter's number stands as a
+                number itself, so that the product always evaluates to `count`.
+        """
+        copies = [] if self.copies == 1 else [_letter("L", self.copies, legend)]
         sizes = [
-            LETTERS.get(dim, str(size)) for dim, size in zip(self.dims, self.shape, strict=True)
+            _letter(LETTERS.get(dim, ""), size, legend)
+            for dim, size in zip(self.dims, self.shape, strict=True)
+            if size != 1
         ]
-        return "*".join(copies + sizes)
+        return "*".join(copies + sizes) or "1"
+
+
+def _letter(letter: str, size: int, legend: Mapping[str, int]) -> str:
+    return letter if legend.get(letter) == size else str(size)
 
 
 def matmul(

@@ -16,6 +16,7 @@ from muster.models.architecture import (
     Indexer,
     LatentAttention,
     Layer,
+    LightningAttention,
     Mamba1,
     Mamba2,
     Mixer,
@@ -23,7 +24,7 @@ from muster.models.architecture import (
     Norm,
     ShortConv,
 )
-from muster.sharding.recurrence import delta_net, mamba1, mamba2, short_conv
+from muster.sharding.recurrence import delta_net, lightning, mamba1, mamba2, short_conv
 from muster.sharding.weight import (
     LETTERS,
     Component,
@@ -67,7 +68,7 @@ def mtp_table(architecture: Architecture) -> tuple[Weight, ...]:
     next token's embedding, joins them by a 2D x D projection, and runs one more layer and norm.
     It shares the model's embedding and head, of which checkpoints store copies.
     """
-    D, V = architecture.d_model, architecture.vocab_size  # noqa: N806
+    D, V = architecture.d_model, architecture.vocab_size
     around = (
         vector("mtp.hidden_norm", "norm", (D,), ("d_model",)),
         vector("mtp.embedding_norm", "norm", (D,), ("d_model",)),
@@ -168,28 +169,34 @@ def _mixer(d_model: int, mixer: Mixer | None) -> Iterator[Weight]:
             yield from mamba1(d_model, mixer)
         case GatedDeltaNet():
             yield from delta_net(d_model, mixer)
+        case LightningAttention():
+            yield from lightning(d_model, mixer)
         case ShortConv():
             yield from short_conv(d_model, mixer)
         case None:
             pass
 
 
-def _attention(D: int, a: Attention) -> Iterator[Weight]:  # noqa: N803
+def _attention(D: int, a: Attention) -> Iterator[Weight]:
     name = "layers.attention"
-    N, K, H = a.num_heads, a.num_kv_heads, a.head_dim  # noqa: N806
+    N, K, H = a.num_heads, a.num_kv_heads, a.head_dim
     query, keys = ((N, H), ("heads", "head_dim")), ((K, H), ("kv_heads", "head_dim"))
+    value_dim = "head_dim" if a.value_head_dim is None else "v_head_dim"
+    values = ((K, a.values_head_dim), ("kv_heads", value_dim))
     projections = [("query", *query, a.query_bias)]
     if a.output_gate:
         projections.append(("gate", *query, a.gate_bias))
     if a.own_kv:
         projections.append(("key", *keys, a.key_bias))
     if a.own_kv and a.own_value:
-        projections.append(("value", *keys, a.value_bias))
+        projections.append(("value", *values, a.value_bias))
     for part, shape, dims, bias in projections:
         yield matmul(f"{name}.{part}", "attention", (D, *shape), ("d_model", *dims))
         if bias:
             yield vector(f"{name}.{part}.bias", "attention", shape, dims)
-    yield matmul(f"{name}.output", "attention", (N, H, D), ("heads", "head_dim", "d_model"))
+    yield matmul(
+        f"{name}.output", "attention", (N, a.values_head_dim, D), ("heads", value_dim, "d_model")
+    )
     if a.output_bias:
         yield vector(f"{name}.output.bias", "attention", (D,), ("d_model",))
     if a.qk_norm:
@@ -205,9 +212,9 @@ def _attention(D: int, a: Attention) -> Iterator[Weight]:  # noqa: N803
         yield vector(f"{name}.sinks", "attention", (N,), ("heads",))
 
 
-def _latent_attention(D: int, a: LatentAttention) -> Iterator[Weight]:  # noqa: N803
+def _latent_attention(D: int, a: LatentAttention) -> Iterator[Weight]:
     name = "layers.attention"
-    N, H = a.num_heads, a.scores_head_dim  # noqa: N806
+    N, H = a.num_heads, a.scores_head_dim
     expanded = a.qk_nope_head_dim + a.v_head_dim
     latent_and_rope = a.kv_lora_rank + a.qk_rope_head_dim
     if a.q_lora_rank is None:
@@ -238,11 +245,13 @@ def _latent_attention(D: int, a: LatentAttention) -> Iterator[Weight]:  # noqa: 
     )
     if a.bias:
         yield vector(f"{name}.output.bias", "attention", (D,), ("d_model",))
+    if a.head_gate:
+        yield matmul(f"{name}.gate", "attention", (D, N), ("d_model", "heads"))
     if a.indexer and a.indexer.own:
         yield from _indexer(D, a, a.indexer)
 
 
-def _indexer(D: int, a: LatentAttention, indexer: Indexer) -> Iterator[Weight]:  # noqa: N803
+def _indexer(D: int, a: LatentAttention, indexer: Indexer) -> Iterator[Weight]:
     name = "layers.attention.indexer"
     rank = a.q_lora_rank or D
     heads, dim = indexer.num_heads, indexer.head_dim
@@ -256,7 +265,7 @@ def _indexer(D: int, a: LatentAttention, indexer: Indexer) -> Iterator[Weight]: 
     yield matmul(f"{name}.weights", "attention", (D, heads), ("d_model", "index_heads"))
 
 
-def _mlp(name: str, component: Component, D: int, mlp: Mlp) -> Iterator[Weight]:  # noqa: N803
+def _mlp(name: str, component: Component, D: int, mlp: Mlp) -> Iterator[Weight]:
     for part in ("gate", "up") if mlp.gated else ("up",):
         yield matmul(f"{name}.{part}", component, (D, mlp.d_ff), ("d_model", "d_ff"))
         if mlp.up_bias:
@@ -266,7 +275,7 @@ def _mlp(name: str, component: Component, D: int, mlp: Mlp) -> Iterator[Weight]:
         yield vector(f"{name}.down.bias", component, (D,), ("d_model",))
 
 
-def _experts(D: int, e: Experts) -> Iterator[Weight]:  # noqa: N803
+def _experts(D: int, e: Experts) -> Iterator[Weight]:
     name, share = "layers.experts", (e.experts_per_token, e.num_experts)
     one = Mlp(d_ff=e.d_ff, gated=e.gated, up_bias=e.bias, down_bias=e.bias)
     if e.latent:
