@@ -79,7 +79,7 @@ def output_of(command: str) -> str:
         encoding="utf-8",
         check=False,
     )
-    lines = [line.rstrip() for line in done.stdout.splitlines()]
+    lines = [line.rstrip() for line in done.stdout.rstrip().splitlines()]
     return "".join(f"{line}\n" for line in lines)
 
 
