@@ -61,7 +61,7 @@ class UnknownName(BadInput):
             hint = (
                 f"choose from {', '.join(known[:MOST_CHOICES_LISTED])}, ... ({len(known)} in all)"
             )
-        advice = " ".join(part for part in (hint, note) if part)
+        advice = f"{hint} {note[:1].upper()}{note[1:]}" if hint and note else hint or note or ""
         super().__init__(f"unknown {kind} {shorten(name)}; {advice}")
         self.choices = known
 

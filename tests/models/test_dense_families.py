@@ -3,17 +3,9 @@
 import pytest
 
 from muster.errors import BadInput
-from muster.models.architecture import Architecture, Attention, Layer, Mlp
+from muster.models.architecture import Architecture, Attention, Mlp
 from muster.models.families.decilm import ffn_width
 from tests.models.published import published, read, windows
-
-
-def rotating(architecture: Architecture) -> list[bool]:
-    return [layer.mixer.rotary for layer in architecture.layers if is_attention(layer)]
-
-
-def is_attention(layer: Layer) -> bool:
-    return isinstance(layer.mixer, Attention)
 
 
 def attentions(architecture: Architecture) -> list[Attention]:

@@ -19,6 +19,7 @@ from muster.models.families.multimodal import outer_flag, uncounted_parts
 from muster.models.reader import ConfigReader
 
 MAX_CONFIG_BYTES = 8 * 1024**2
+MOST_OF_A_PATH = 200
 
 
 def read_config(path: Path) -> dict[str, object]:
@@ -51,9 +52,9 @@ def read_config(path: Path) -> dict[str, object]:
 
 
 def printable(path: Path) -> str:
-    """A path as it is typed; quoted and escaped where it would not stay on one line."""
+    """A path as it is typed; quoted, escaped and cut where it would not stay on one line."""
     text = str(path)
-    return text if text.isprintable() else repr(text)
+    return text if text.isprintable() and len(text) <= MOST_OF_A_PATH else shorten(text)
 
 
 def parse_config(content: bytes, *, where: str) -> dict[str, object]:

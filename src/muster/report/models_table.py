@@ -2,7 +2,8 @@
 
 from collections.abc import Sequence
 
-from rich.console import RenderableType
+from rich.console import Console, RenderableType
+from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
@@ -10,11 +11,17 @@ from muster.models.architecture import (
     Architecture,
     Attention,
     Experts,
+    GatedDeltaNet,
     LatentAttention,
     Layer,
+    LightningAttention,
+    Mamba1,
+    Mamba2,
     Mixer,
     Mlp,
     Norm,
+    Recurrence,
+    ShortConv,
 )
 from muster.report.params_table import params_page
 from muster.report.terminal import QUIET, console
@@ -27,6 +34,7 @@ _HEADINGS = (
     *("model", "L", "D", "F", "N", "K", "H", "V", "k/E"),
     *("params", "active", "MLP\n%", "att\n%", "con-\ntext", "tied"),
 )
+_DROPPED_FIRST = ("tied", "att\n%", "MLP\n%", "H", "con-\ntext", "V", "K", "N", "F")
 _LEGEND = (
     "L layers, D d_model, F d_ff (of one expert), N heads, K KV heads, H head_dim, V vocabulary, "
     "k/E experts that a token takes of all, context in units of 1024; shares are of the trainable "
@@ -40,7 +48,7 @@ def print_models(rows: Sequence[ModelRow]) -> None:
     if not rows:
         screen.print("no model passes these filters")
         return
-    screen.print(models_table(rows))
+    screen.print(_fitting_table(rows, screen))
     screen.print()
     screen.print(Text(f"{len(rows)} model{'s' if len(rows) > 1 else ''}. {_LEGEND}", style=QUIET))
 
@@ -50,10 +58,23 @@ def print_model(architecture: Architecture) -> None:
     console().print(model_page(architecture))
 
 
-def models_table(rows: Sequence[ModelRow]) -> Table:
-    """One row a model, at most 100 columns wide."""
+def _fitting_table(rows: Sequence[ModelRow], screen: Console) -> Table:
+    """The table with as many columns as the terminal is wide enough for."""
+    left_out: list[str] = []
+    table = models_table(rows)
+    for heading in _DROPPED_FIRST:
+        if Measurement.get(screen, screen.options.update(width=500), table).maximum <= screen.width:
+            break
+        left_out.append(heading)
+        table = models_table(rows, left_out)
+    return table
+
+
+def models_table(rows: Sequence[ModelRow], left_out: Sequence[str] = ()) -> Table:
+    """One row a model, at most 100 columns wide; without the columns that are `left_out`."""
     table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, header_style="bold")
-    for heading in _HEADINGS:
+    shown = [index for index, heading in enumerate(_HEADINGS) if heading not in left_out]
+    for heading in (_HEADINGS[index] for index in shown):
         first = heading == "model"
         table.add_column(
             heading,
@@ -62,7 +83,8 @@ def models_table(rows: Sequence[ModelRow]) -> Table:
             overflow="fold",
         )
     for row in rows:
-        table.add_row(*_cells(row))
+        cells = _cells(row)
+        table.add_row(*(cells[index] for index in shown))
     return table
 
 
@@ -165,7 +187,10 @@ def _positions(a: Architecture) -> str:
 def describe_layer(layer: Layer) -> str:
     """One layer in a phrase."""
     parts = [describe_mixer(layer.mixer), _describe_mlp(layer.mlp)]
-    norms = f"{len(layer.norms)} {describe_norm(layer.norms[0])}s" if layer.norms else "no norms"
+    norms = "no norms"
+    if layer.norms:
+        plural = "s" if len(layer.norms) > 1 else ""
+        norms = f"{len(layer.norms)} {describe_norm(layer.norms[0])}{plural}"
     return "; ".join([*(part for part in parts if part), norms])
 
 
@@ -177,12 +202,31 @@ def describe_mixer(mixer: Mixer | None) -> str:
         case Attention():
             return _describe_attention(mixer)
         case LatentAttention():
-            rank = f"rank {mixer.kv_lora_rank}" + (
-                f", queries {mixer.q_lora_rank}" if mixer.q_lora_rank else ""
-            )
-            return f"latent attention of {mixer.num_heads} heads ({rank})"
+            return _describe_latent(mixer)
         case _:
-            return type(mixer).__name__
+            return _describe_recurrence(mixer)
+
+
+def _describe_latent(a: LatentAttention) -> str:
+    queries = f", queries {a.q_lora_rank}" if a.q_lora_rank else ""
+    sparse = f", the {a.indexer.top_k:,} keys an indexer picks" if a.indexer else ""
+    return f"latent attention of {a.num_heads} heads (rank {a.kv_lora_rank}{queries}){sparse}"
+
+
+def _describe_recurrence(mixer: Recurrence) -> str:
+    match mixer:
+        case Mamba1():
+            return f"Mamba mixer of {mixer.inner:,} channels, state {mixer.state_size}"
+        case Mamba2():
+            heads = f"{mixer.num_heads} heads of {mixer.head_dim}"
+            return f"Mamba-2 mixer, {heads}, state {mixer.state_size}"
+        case GatedDeltaNet():
+            heads = f"{mixer.num_value_heads} heads of {mixer.value_head_dim}"
+            return f"gated delta rule, {heads}"
+        case LightningAttention():
+            return f"lightning attention, {mixer.num_heads} heads of {mixer.head_dim}"
+        case ShortConv():
+            return f"gated convolution over {mixer.conv_width} tokens"
 
 
 def _describe_attention(a: Attention) -> str:
