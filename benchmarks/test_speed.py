@@ -9,9 +9,9 @@ import sys
 from typing import Any
 
 import pytest
-from muster.models.registry import find_model
 
 from muster.hardware import parse_cluster
+from muster.models.registry import find_model
 from muster.planner.build import make_plan
 from muster.planner.workload import make_workload
 from muster.sharding.weights import weight_table

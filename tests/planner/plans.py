@@ -5,6 +5,7 @@ from muster.models.registry import find_model
 from muster.planner.build import make_plan
 from muster.planner.plan import Plan
 from muster.planner.rules import Rule
+from muster.planner.search import Restrictions
 from muster.planner.workload import make_workload
 from muster.units import parse_batch
 
@@ -17,14 +18,15 @@ def plan_of(
     seq: int = 4096,
     tokens: int | None = None,
     constants: str = "documented",
-    remat: str | None = None,
-    mfu: float = 0.4,
+    restrictions: Restrictions | None = None,
+    mfu: float | None = None,
 ) -> Plan:
     architecture = find_model(model)
     workload = make_workload(
-        architecture, parse_batch(batch), sequence_length=seq, train_tokens=tokens, remat=remat
+        architecture, parse_batch(batch), sequence_length=seq, train_tokens=tokens
     )
-    return make_plan(architecture, parse_cluster(hardware, constants=constants), workload, mfu=mfu)
+    cluster = parse_cluster(hardware, constants=constants)
+    return make_plan(architecture, cluster, workload, mfu=mfu, restrictions=restrictions)
 
 
 def rule_of(plan: Plan, name: str) -> Rule:

@@ -17,7 +17,8 @@ COMMANDS = {
     "models": "the big table of open LLMs; one model in full",
     "params": "every component of a model: formula, count, share",
     "chips": "the hardware table, with sources",
-    "plan": "how to train a model on a slice: FLOPs, time, memory, layout, and why",
+    "plan": "how to train a model on a cluster: layout, step time, memory, cost, and why",
+    "validate": "predictions against published, measured runs",
 }
 
 BAD_INPUT = 2
@@ -85,8 +86,9 @@ def run(arguments: list[str]) -> int:
         return _fail(error.format_message(), BAD_INPUT)
     except (click.Abort, KeyboardInterrupt):
         return _fail("interrupted", INTERRUPTED)
-    except BrokenPipeError:
-        # The reader (head, less) has what it wanted; keep the interpreter from flushing again.
+    except (BrokenPipeError, SystemExit):
+        # The reader (head, less) has what it wanted; click answers that with an exit of its own.
+        # Keep the interpreter from flushing again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     return status if isinstance(status, int) else 0

@@ -1,35 +1,48 @@
-"""`muster plan`: how to train a model on a slice, and why."""
+"""`muster plan`: how to train a model on a cluster, and why."""
 
 import json
-import tempfile
 from pathlib import Path
 
 import click
 
+from muster.cli.files import write_whole
 from muster.cli.options import CONSTANTS, JSON
 from muster.errors import BadInput
 from muster.hardware import parse_cluster
 from muster.models.registry import find_model
-from muster.planner.build import DEFAULT_MFU, make_plan
+from muster.planner.build import make_plan
+from muster.planner.plan import Plan
+from muster.planner.search import Minimize, Restrictions
 from muster.planner.workload import make_workload
 from muster.roofline.remat import parse_remat
 from muster.units import parse_batch, parse_count
 
 DOES_NOT_FIT = 1
+MINIMIZE: tuple[Minimize, ...] = ("time", "cost", "chips")
 
 
 @click.command()
 @click.argument("model")
-@click.option("--on", "hardware", required=True, metavar="HARDWARE", help="v5p:16x20x28, h100:1024")
+@click.option(
+    "--on",
+    "hardware",
+    required=True,
+    multiple=True,
+    metavar="HARDWARE",
+    help="v5p:16x20x28, v6e-256, h100:1024; give it again to compare clusters.",
+)
 @click.option("--batch", required=True, metavar="TOKENS", help="Global batch: 4M (Mi), 1024seq.")
 @click.option("--seq", metavar="N", help="Sequence length.  [default: 4096 or the model's context]")
 @click.option("--tokens", metavar="N", help="Tokens of the whole run: 15T (1e12).")
+@click.option("--mfu", metavar="F", help="Assume this MFU (6N) instead of predicting the step.")
 @click.option(
-    "--mfu", default=str(DEFAULT_MFU), metavar="F", help="MFU to assume, 6N.  [default: 0.4]"
+    "--remat",
+    metavar="POLICY",
+    help="Hold the recomputation: none, minimal, outputs, full, offload.",
 )
-@click.option(
-    "--remat", metavar="POLICY", help="Recomputation: none, minimal, outputs, full, offload."
-)
+@click.option("--fix", multiple=True, metavar="AXIS=N", help="Hold a mesh axis: tensor=4, fsdp=64.")
+@click.option("--max-chips", metavar="N", help="Use at most so many chips.")
+@click.option("--minimize", default="time", metavar="WHAT", help="time (default), cost or chips.")
 @click.option("--param-dtype", default="bf16", show_default=True, metavar="DTYPE")
 @click.option("--optimizer-dtype", default="f32", show_default=True, metavar="DTYPE")
 @click.option(
@@ -39,12 +52,15 @@ DOES_NOT_FIT = 1
 @JSON
 def plan(
     model: str,
-    hardware: str,
+    hardware: tuple[str, ...],
     batch: str,
     seq: str | None,
     tokens: str | None,
-    mfu: str,
+    mfu: str | None,
     remat: str | None,
+    fix: tuple[str, ...],
+    max_chips: str | None,
+    minimize: str,
     param_dtype: str,
     optimizer_dtype: str,
     out: Path | None,
@@ -55,28 +71,68 @@ def plan(
 
     Exit status 1 says that the model does not fit.
     """
+    if out and len(hardware) > 1:
+        raise BadInput("--out keeps one plan; give one --on with it")
     architecture = find_model(model)
-    cluster = parse_cluster(hardware, constants=constants)
     workload = make_workload(
         architecture,
         parse_batch(batch),
-        sequence_length=parse_count(seq, "--seq", binary=True) if seq else None,
-        train_tokens=parse_count(tokens, "--tokens") if tokens else None,
+        sequence_length=parse_count(seq, "--seq", binary=True) if seq is not None else None,
+        train_tokens=parse_count(tokens, "--tokens") if tokens is not None else None,
         param_dtype=param_dtype,
         optimizer_dtype=optimizer_dtype,
-        remat=parse_remat(remat).value if remat else None,
     )
-    answer = make_plan(architecture, cluster, workload, mfu=_fraction(mfu))
-    document = json.dumps(answer.to_json(), indent=1) if out or as_json else ""
-    if out:
-        _write(out, document + "\n")
-    if as_json:
-        click.echo(document)
-    else:
-        from muster.report.plan_report import print_plan
+    restrictions = Restrictions(
+        fixed=_fixed(fix),
+        remat=parse_remat(remat) if remat is not None else None,
+        max_chips=parse_count(max_chips, "--max-chips") if max_chips is not None else None,
+    )
+    plans = [
+        make_plan(
+            architecture,
+            parse_cluster(name, constants=constants),
+            workload,
+            mfu=_fraction(mfu) if mfu is not None else None,
+            restrictions=restrictions,
+            minimize=_minimize(minimize),
+        )
+        for name in hardware
+    ]
+    _show(plans, out=out, as_json=as_json)
+    return 0 if any(each.fits for each in plans) else DOES_NOT_FIT
 
-        print_plan(answer, written_to=out)
-    return 0 if answer.fits else DOES_NOT_FIT
+
+def _show(plans: list[Plan], *, out: Path | None, as_json: bool) -> None:
+    documents = [each.to_json() for each in plans]
+    if out:
+        write_whole(out, json.dumps(documents[0], indent=1, allow_nan=False) + "\n")
+    if as_json:
+        answer = documents[0] if len(plans) == 1 else documents
+        click.echo(json.dumps(answer, indent=1, allow_nan=False))
+        return
+    from muster.report.plan_report import print_comparison, print_plan
+
+    if len(plans) == 1:
+        print_plan(plans[0], written_to=out)
+    else:
+        print_comparison(plans)
+
+
+def _fixed(pairs: tuple[str, ...]) -> dict[str, int]:
+    fixed = {}
+    for pair in pairs:
+        axis, equals, ways = pair.partition("=")
+        if not equals:
+            raise BadInput(f"--fix {pair!r} names no number of ways; write it like tensor=4")
+        fixed[axis.strip()] = parse_count(ways, f"--fix {axis}")
+    return fixed
+
+
+def _minimize(text: str) -> Minimize:
+    for known in MINIMIZE:
+        if text == known:
+            return known
+    raise BadInput(f"--minimize {text!r} is not known; choose from {', '.join(MINIMIZE)}")
 
 
 def _fraction(text: str) -> float:
@@ -86,19 +142,3 @@ def _fraction(text: str) -> float:
     except ValueError:
         raise BadInput(f"--mfu {text!r} is not a number; write 0.4 or 40%") from None
     return number / 100 if percent else number
-
-
-def _write(path: Path, content: str) -> None:
-    """Write a file whole or not at all."""
-    try:
-        with tempfile.NamedTemporaryFile(
-            "w", dir=path.parent, prefix=f".{path.name}.", delete=False, encoding="utf-8"
-        ) as stream:
-            stream.write(content)
-        try:
-            Path(stream.name).replace(path)
-        except OSError:
-            Path(stream.name).unlink()
-            raise
-    except OSError as error:
-        raise BadInput(f"cannot write {path}: {error.strerror or error}") from None

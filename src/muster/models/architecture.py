@@ -210,8 +210,9 @@ class Architecture:
 
     @cached_property
     def typical_mlp(self) -> Mlp | Experts | None:
-        """The most frequent MLP, whatever mixer it stands beside."""
-        return _most_frequent(layer.mlp for layer in self.layers if layer.mlp is not None)
+        """The most frequent MLP, whatever mixer it stands beside; of as many, the experts."""
+        mlps = [layer.mlp for layer in self.layers if layer.mlp is not None]
+        return _most_frequent(sorted(mlps, key=lambda mlp: not isinstance(mlp, Experts)))
 
     @property
     def d_ff(self) -> int | None:

@@ -49,7 +49,7 @@ def hub_config(hub_id: str) -> Mapping[str, object]:
 
 
 def cached_config(hub_id: str, environment: Mapping[str, str]) -> Path | None:
-    """The newest config.json of a model in the local hub cache, if there is one."""
+    """The config.json of `main`, else of any snapshot, in the local hub cache, if there is one."""
     home = Path(environment.get("HF_HOME") or "~/.cache/huggingface").expanduser()
     cache = Path(environment.get("HF_HUB_CACHE") or home / "hub").expanduser()
     repository = cache / f"models--{hub_id.replace('/', '--')}"

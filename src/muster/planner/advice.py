@@ -1,114 +1,117 @@
 """What a planner must be told before spending chip-hours: one honest line each."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from heapq import nsmallest
 from math import gcd, prod
 
 from muster.hardware import Cluster, slice_of
 from muster.hardware.shapes import legal_shapes, shapes_with
 from muster.models.architecture import Architecture
-from muster.planner.constraints import kv_copies
-from muster.planner.layout import Candidate, divisors
-from muster.planner.memory import Fit, memory_of
-from muster.planner.nearest import smallest_that_fits
-from muster.roofline.remat import Remat
+from muster.planner.constraints import divisors, kv_copies
+from muster.planner.nearest import nearest_changes
+from muster.planner.search import Choice, Restrictions
 from muster.roofline.workload import Workload
 from muster.units import format_bytes, format_count
 
 NEAREST_SLICES = 3
-NEARLY = 0.05
+NEARLY_FULL = 0.92
 
 
 def advice(
     architecture: Architecture,
     cluster: Cluster,
     workload: Workload,
-    candidate: Candidate,
-    fit: Fit,
-    mfu: float,
+    choice: Choice,
+    restrictions: Restrictions,
 ) -> Iterator[str]:
     """Every warning about a chosen layout, the gravest first."""
-    if not fit.memory.fits:
-        yield does_not_fit(architecture, cluster, workload, fit)
-    if fit.layout.chips_used < cluster.chips:
-        yield idle_chips(cluster, workload, candidate)
-    if not candidate.compute_bound:
-        yield _communication_bound(candidate, mfu)
-    elif candidate.communication > (1 - NEARLY) * candidate.math:
-        yield "compute-bound only just: traffic takes over 95% of the math's time"
-    copies = kv_copies(architecture, fit.layout.tensor)
+    layout = choice.layout
+    if not choice.memory.fits:
+        yield does_not_fit(architecture, cluster, workload, choice, restrictions)
+    elif choice.memory.total > NEARLY_FULL * choice.memory.usable:
+        yield (
+            f"memory is {choice.memory.total / choice.memory.usable:.0%} full: buffers and "
+            f"fragmentation that no formula sees may not fit"
+        )
+    if layout.chips_used < cluster.chips and not restrictions.max_chips:
+        yield idle_chips(cluster, workload, choice)
+    copies = kv_copies(architecture, layout.tensor)
     if copies > 1:
         yield (
-            f"{fit.layout.tensor}-way tensor parallelism over {architecture.num_kv_heads} KV heads "
+            f"{layout.tensor}-way tensor parallelism over {architecture.num_kv_heads} KV heads "
             f"keeps {copies} copies of each K and V; {architecture.num_kv_heads} ways need none"
         )
-    padded = -architecture.vocab_size % fit.layout.tensor
+    padded = -architecture.vocab_size % layout.tensor
     if padded:
         yield (
             f"a vocabulary of {format_count(architecture.vocab_size)} does not split "
-            f"{fit.layout.tensor} ways: pad it by {padded} rows to "
+            f"{layout.tensor} ways: pad it by {padded} rows to "
             f"{format_count(architecture.vocab_size + padded)}, mask their logits, strip on export"
         )
 
 
-def _communication_bound(candidate: Candidate, mfu: float) -> str:
-    share = candidate.math / candidate.communication
-    line = (
-        f"bound by {candidate.slowest} traffic: it takes {1 / share:.2f} times the math's time, so "
-        f"MFU stays under {share:.0%} even if all else is perfect"
-    )
-    return line if mfu <= share else f"{line}; the assumed {mfu:.0%} is out of reach"
-
-
-def does_not_fit(architecture: Architecture, cluster: Cluster, workload: Workload, fit: Fit) -> str:
+def does_not_fit(
+    architecture: Architecture,
+    cluster: Cluster,
+    workload: Workload,
+    choice: Choice,
+    restrictions: Restrictions,
+) -> str:
     """Say by how much memory is short, and the nearest changes that would fit."""
-    memory = fit.memory
+    memory = choice.memory
     head = (
         f"does not fit: {format_bytes(memory.total)} a chip of {format_bytes(memory.usable)} "
-        f"usable ({fit.layout}, remat {fit.remat})"
+        f"usable ({choice.layout}, remat {choice.remat})"
     )
-    changes = []
-    if workload.remat and workload.remat != Remat.FULL:
-        full = memory_of(architecture, cluster.chip, workload, fit.layout, Remat.FULL)
-        if full.fits:
-            changes.append(f"with remat full it needs {format_bytes(full.total)} and fits")
-    larger = smallest_that_fits(architecture, cluster, workload)
-    if larger:
-        where, held = larger
-        changes.append(
-            f"it fits on {where.name} ({where.chips:,} chips): {format_bytes(held.memory.total)} a "
-            f"chip with {held.layout}, remat {held.remat}"
-        )
-    return "; ".join([head, *changes]) if changes else f"{head}, nor on any larger slice"
+    changes = [
+        f"{change}: {format_bytes(held.memory.total)} a chip with {held.layout}, remat {held.remat}"
+        for change, held in nearest_changes(architecture, cluster, workload, restrictions)
+    ]
+    return f"{head}; it fits {', or '.join(changes)}" if changes else f"{head}, nor on any larger"
 
 
-def idle_chips(cluster: Cluster, workload: Workload, candidate: Candidate) -> str:
-    """Say why some chips have no work, and which slices would have none idle."""
+def idle_chips(cluster: Cluster, workload: Workload, choice: Choice) -> str:
+    """Say why some chips have no work, and which slices to book instead."""
     per_slice = workload.batch_sequences // cluster.slices
-    chips, used = cluster.slice.chips, candidate.layout.chips_per_slice
-    common = gcd(per_slice, chips)
-    each = " a slice" if cluster.slices > 1 else ""
+    chips, used = cluster.slice.chips, choice.layout.chips_per_slice
+    each = " of each slice" if cluster.slices > 1 else ""
     line = (
-        f"{per_slice:,} sequences{each} do not divide over {chips:,} = {factorization(chips)} "
-        f"chips (at most {common}-way x {chips // common}); the best layout uses {used:,} "
-        f"and leaves {chips - used:,} idle"
+        f"{cluster.chips - choice.layout.chips_used:,} of {cluster.chips:,} chips would idle; book "
+        f"{choice.cluster.name} ({choice.layout.chips_used:,} chips) for this plan"
     )
-    nearest = _slices_without_idle_chips(cluster, workload)
-    return f"{line}. No chip idles on {', '.join(nearest)}" if nearest else line
+    if chips % used and not divides_evenly(per_slice, chips):
+        common = gcd(per_slice, chips)
+        line = (
+            f"{per_slice:,} sequences do not divide over the {chips:,} = {factorization(chips)} "
+            f"chips{each} (at most {common}-way x {chips // common}): {line}"
+        )
+    nearest = _filled_clusters(cluster, workload, beside=choice.cluster)
+    return f"{line}. The batch also fills {', '.join(nearest)}" if nearest else line
 
 
-def _slices_without_idle_chips(cluster: Cluster, workload: Workload) -> list[str]:
-    """The legal slices nearest in size that the batch fills, with their chips."""
+def _filled_clusters(cluster: Cluster, workload: Workload, *, beside: Cluster) -> list[str]:
+    """The legal clusters nearest in size that the batch fills, with their chips."""
     rule, chips = cluster.chip.slices, cluster.slice.chips
-    if rule is None:
-        return []
     per_slice = workload.batch_sequences // cluster.slices
-    sizes = {prod(shape) for shape in legal_shapes(rule)}
-    filled = [size for size in sizes if divides_evenly(per_slice, size)]
+    if rule is not None:
+        most = prod(rule.max_schedulable_shape)
+        sizes = {prod(shape) for shape in legal_shapes(rule) if prod(shape) <= most}
+    else:
+        sizes = {1 << power for power in range((2 * chips).bit_length())}
+    filled = [
+        size
+        for size in sizes - {chips, beside.slice.chips}
+        if divides_evenly(per_slice, size) and chips / 4 <= size <= 4 * chips
+    ]
     nearest = nsmallest(NEAREST_SLICES, filled, key=lambda size: max(size / chips, chips / size))
-    prefix = "" if cluster.slices == 1 else f"{cluster.slices}x"
-    slices = [slice_of(cluster.chip, shapes_with(rule, size)[0]) for size in nearest]
-    return [f"{prefix}{each.name} ({each.chips:,})" for each in slices]
+    clusters = [
+        replace(
+            cluster, slice=slice_of(cluster.chip, shapes_with(rule, size)[0] if rule else (size,))
+        )
+        for size in nearest
+    ]
+    return [f"{each.name} ({each.chips:,})" for each in clusters]
 
 
 def divides_evenly(sequences: int, chips: int) -> bool:

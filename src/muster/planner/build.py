@@ -1,27 +1,37 @@
-"""Build a plan: candidates, the first that fits, what it costs, and what to warn of."""
+"""Build a plan: search, take the best by what is to be least, and say what it costs and why."""
 
+from collections.abc import Iterator
 from dataclasses import replace
-from itertools import islice
+from typing import Literal
 
 from muster.errors import BadInput
 from muster.hardware import Cluster, Switched
 from muster.models.architecture import Architecture
 from muster.planner.advice import advice
-from muster.planner.layout import Candidate, candidates
-from muster.planner.memory import Fit, least_recomputation
+from muster.planner.closed_form import candidates
+from muster.planner.explain import reasons
 from muster.planner.plan import Bound, Estimate, Plan
 from muster.planner.rules import rules_of_thumb
+from muster.planner.search import Choice, Found, Minimize, Restrictions, search
 from muster.roofline.flops import six_n, training_flops
-from muster.roofline.params import ParamCounts, param_counts
-from muster.roofline.training_time import TrainingTime, step_seconds, training_time
+from muster.roofline.mfu import active_params
+from muster.roofline.params import param_counts
+from muster.roofline.training_time import step_seconds, time_of_steps
 from muster.roofline.workload import Workload
 
-DEFAULT_MFU = 0.4
 ALTERNATIVES = 5
+
+type Resource = Literal["compute", "hbm", "fsdp", "tensor", "sequence", "expert", "data", "dcn"]
 
 
 def make_plan(
-    architecture: Architecture, cluster: Cluster, workload: Workload, *, mfu: float = DEFAULT_MFU
+    architecture: Architecture,
+    cluster: Cluster,
+    workload: Workload,
+    *,
+    mfu: float | None = None,
+    restrictions: Restrictions | None = None,
+    minimize: Minimize = "time",
 ) -> Plan:
     """Plan the training of a model on a cluster.
 
@@ -29,91 +39,110 @@ def make_plan(
         architecture: the model.
         cluster: the chips.
         workload: batch, sequence, corpus, formats.
-        mfu: model FLOPs utilization to assume, 6N convention, above 0 and up to 1.
+        mfu: model FLOPs utilization to assume, 6N convention; None to predict the step.
+        restrictions: what the user holds fixed.
+        minimize: time of a step, cost of a run, or chips.
 
     Raises:
         BadInput: no layout divides, such as a batch of fewer sequences than slices.
     """
-    if not 0 < mfu <= 1:
+    if mfu is not None and not 0 < mfu <= 1:
         raise BadInput(f"an MFU of {mfu:g} is not between 0 and 1; 0.4 stands for 40%")
-    ranked = candidates(architecture, cluster, workload)
-    if not ranked:
-        raise BadInput(_nothing_divides(cluster, workload))
-    candidate, fit = _first_that_fits(architecture, cluster, workload, ranked)
+    restrictions = restrictions or Restrictions()
+    found = search(architecture, cluster, workload, restrictions, minimize=minimize)
+    choice = found.ranked[0] if found.ranked else found.closest
+    if choice is None:
+        raise BadInput(_nothing_legal(architecture, cluster, restrictions))
     params = param_counts(architecture)
-    planned = replace(workload, remat=fit.remat.value)
-    estimate = _estimate(architecture, cluster, planned, params, candidate, fit, mfu)
+    planned = replace(workload, remat=choice.remat.value)
+    alternatives = tuple(_alternatives(found, choice))
+    closed_form = next(iter(candidates(architecture, cluster, workload)), None)
     rules = rules_of_thumb(architecture, cluster, workload, params.trainable)
     return Plan(
         architecture=architecture,
         params=params,
         cluster=cluster,
         workload=planned,
-        layout=fit.layout,
-        candidate=candidate,
-        estimate=estimate,
+        choice=choice,
+        estimate=_estimate(architecture, cluster, planned, choice, mfu),
         rules=rules,
-        alternatives=_alternatives(ranked, candidate),
-        warnings=(
-            *workload.warnings,
-            *cluster.warnings,
-            *architecture.notes,
-            *advice(architecture, cluster, workload, candidate, fit, mfu),
+        closed_form=closed_form,
+        alternatives=alternatives,
+        examined=found.examined,
+        reasons=tuple(
+            reasons(
+                cluster,
+                workload,
+                choice,
+                alternatives,
+                rules,
+                closed_form,
+                bound_of(cluster, choice),
+            )
+        ),
+        warnings=tuple(
+            dict.fromkeys(
+                (
+                    *advice(architecture, cluster, workload, choice, restrictions),
+                    *workload.warnings,
+                    *cluster.warnings,
+                    *architecture.notes,
+                )
+            )
         ),
     )
 
 
-def _nothing_divides(cluster: Cluster, workload: Workload) -> str:
+def _nothing_legal(architecture: Architecture, cluster: Cluster, restrictions: Restrictions) -> str:
+    fixed = ", ".join(f"{axis}={ways}" for axis, ways in restrictions.fixed.items())
+    held = f" with {fixed}" if fixed else ""
     return (
-        f"{workload.batch_sequences:,} sequences do not split over {cluster.slices} slices; the "
-        f"nearest batches are "
-        f"{workload.batch_sequences // cluster.slices * cluster.slices or cluster.slices}seq and "
-        f"{(workload.batch_sequences // cluster.slices + 1) * cluster.slices}seq"
+        f"no legal layout of {architecture.name} on {cluster.name}{held}: the ways must divide "
+        f"heads {architecture.num_heads}, d_ff {architecture.d_ff}, the sequences and the chips"
     )
 
 
-def _first_that_fits(
-    architecture: Architecture, cluster: Cluster, workload: Workload, ranked: list[Candidate]
-) -> tuple[Candidate, Fit]:
-    """The best candidate whose memory suffices; if none does, the one that needs least."""
-    best: tuple[Candidate, Fit] | None = None
-    for candidate in ranked:
-        fit = least_recomputation(architecture, cluster.chip, workload, candidate.layout)
-        if fit.memory.fits:
-            return candidate, fit
-        if best is None or fit.memory.total < best[1].memory.total:
-            best = candidate, fit
-    assert best is not None
-    return best
+def _alternatives(found: Found, chosen: Choice) -> Iterator[Choice]:
+    """The best of the other meshes, one for all splits of its batch ways."""
+    seen = {_mesh(chosen)}
+    for other in found.ranked:
+        if len(seen) > ALTERNATIVES:
+            return
+        if _mesh(other) not in seen:
+            seen.add(_mesh(other))
+            yield other
 
 
-def _alternatives(ranked: list[Candidate], chosen: Candidate) -> tuple[Candidate, ...]:
-    """The next best layouts on other numbers of FSDP or tensor ways than the chosen one."""
-    others = (other for other in ranked if other.layout != chosen.layout)
-    return tuple(islice(others, ALTERNATIVES))
+def _mesh(choice: Choice) -> tuple[int, ...]:
+    layout = choice.layout
+    return (layout.stage, layout.sequence, layout.expert, layout.tensor, layout.chips_used)
 
 
 def _estimate(
     architecture: Architecture,
     cluster: Cluster,
     workload: Workload,
-    params: ParamCounts,
-    candidate: Candidate,
-    fit: Fit,
-    mfu: float,
+    choice: Choice,
+    assumed_mfu: float | None,
 ) -> Estimate:
-    chips, peak = fit.layout.chips_used, cluster.chip.bf16_flops
-    per_token = six_n(params.active).total
-    flops = training_flops(architecture, workload.sequence_length, causal=True, remat=fit.remat)
-    step = step_seconds(
+    # An MFU that is assumed is of all the chips that were asked about; a predicted step fills some.
+    chips = cluster.chips if assumed_mfu else choice.layout.chips_used
+    peak = cluster.chip.bf16_flops
+    per_token = six_n(active_params(architecture)).total
+    flops = training_flops(architecture, workload.sequence_length, causal=True, remat=choice.remat)
+    at_peak = step_seconds(
         flops_per_token=per_token,
         batch_tokens=workload.batch_tokens,
         chips=chips,
         peak_flops=peak,
-        mfu=mfu,
+        mfu=1.0,
     )
-    run = _run(per_token, workload, chips=chips, peak=peak, mfu=mfu)
-    rented = replace(run, chips=cluster.chips) if run else None
+    if assumed_mfu and assumed_mfu * flops.hardware_per_token > per_token:
+        raise BadInput(_out_of_reach(assumed_mfu, per_token / flops.hardware_per_token, choice))
+    step = at_peak / assumed_mfu if assumed_mfu else choice.seconds
+    mfu = at_peak / step
+    count = workload.steps
+    run = time_of_steps(count, step, chips=chips) if count is not None else None
     price = cluster.chip.price_usd_per_hour
     return Estimate(
         flops_per_token=per_token,
@@ -121,35 +150,47 @@ def _estimate(
         flops_per_step=per_token * workload.batch_tokens,
         train_flops=None if workload.train_tokens is None else per_token * workload.train_tokens,
         step_seconds=step,
+        at_peak_seconds=at_peak,
         mfu=mfu,
         mfu_causal=mfu * flops.model_per_token / per_token,
+        assumed=assumed_mfu is not None,
+        chips=chips,
         tokens_per_second_per_chip=workload.batch_tokens / step / chips,
-        bound=_bound(cluster, candidate),
-        compute_seconds=step * mfu,
-        memory=fit.memory,
+        bound=bound_of(cluster, choice),
         train_seconds=run.seconds if run else None,
         train_days=run.days if run else None,
-        chip_hours=rented.chip_hours if rented else None,
-        cost_usd=rented.cost(price) if rented and price is not None else None,
+        chip_hours=run.chip_hours if run else None,
+        cost_usd=run.cost(price) if run and price is not None else None,
     )
 
 
-def _run(
-    per_token: int, workload: Workload, *, chips: int, peak: float, mfu: float
-) -> TrainingTime | None:
-    if workload.train_tokens is None:
-        return None
-    total = per_token * workload.train_tokens
-    return training_time(total, chips=chips, peak_flops=peak, mfu=mfu)
+def _out_of_reach(mfu: float, most: float, choice: Choice) -> str:
+    return (
+        f"an MFU of {mfu:.0%} (6N) is out of reach: with attention and remat {choice.remat} the "
+        f"chips would do more than their peak; at full rate it is {most:.0%}"
+    )
 
 
-def _bound(cluster: Cluster, candidate: Candidate) -> Bound:
-    if candidate.compute_bound:
-        return "compute"
-    if candidate.slowest == "dcn":
-        return "dcn"
+def bound_of(cluster: Cluster, choice: Choice) -> Bound:
+    """The resource that is busy longest; traffic on links of its own runs side by side."""
+    step, traffic = choice.step, choice.step.traffic
+    busy = {
+        "compute": step.compute,
+        "hbm": step.hbm,
+        "pipeline": step.bubble,
+        "dcn": traffic.dcn,
+        "fsdp": traffic.fsdp,
+        "tensor": traffic.tensor,
+        "sequence": traffic.sequence,
+        "expert": traffic.expert,
+        "data": traffic.data,
+    }
+    longest = max(busy, key=busy.__getitem__)
+    match longest:
+        case "compute" | "hbm" | "pipeline" | "dcn":
+            return longest
     network = cluster.chip.network
     if not isinstance(network, Switched):
         return "ici"
-    inside = candidate.slowest == "tensor" or cluster.slice.chips <= network.domain_chips
+    inside = longest == "tensor" or cluster.slice.chips <= network.domain_chips
     return "nvlink" if inside else "network"

@@ -4,10 +4,19 @@ Each rule says whether some ways of parallelism are possible for a model and, if
 the nearest possible number is.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-from math import gcd
+from math import gcd, isqrt
 
+from muster.hardware import Chip
 from muster.models.architecture import Architecture, Attention, Experts, LatentAttention, Mixer, Mlp
+from muster.roofline.workload import Workload
+
+# A chip's piece of a sequence is kept at least this long, so that its matmuls still fill the MXU.
+SHORTEST_PIECE = 128
+# Rows of a tile in the TPU's memory for numbers of two bytes; a shard of fewer rows is padded to it
+# and must be copied into place after every gather.
+TILE_ROWS = 16
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,6 +56,81 @@ def legal_tensor_ways(architecture: Architecture, most: int) -> tuple[int, ...]:
     """Every number of tensor-parallel ways up to `most` that the model's shapes allow."""
     limit = min(most, smallest_tensor_limit(architecture))
     return tuple(ways for ways in range(1, limit + 1) if not tensor_obstacles(architecture, ways))
+
+
+def legal_expert_ways(architecture: Architecture, most: int) -> tuple[int, ...]:
+    """Every number of expert-parallel ways up to `most`: they divide the experts of all layers."""
+    counts = [
+        layer.mlp.num_experts
+        for layer, _ in architecture.layer_groups
+        if isinstance(layer.mlp, Experts)
+    ]
+    if not counts:
+        return (1,)
+    return tuple(ways for ways in divisors(gcd(*counts)) if ways <= most)
+
+
+def legal_sequence_ways(workload: Workload, most: int) -> tuple[int, ...]:
+    """Ways to cut a sequence: powers of two, as kernels want, into pieces of 128 tokens or more."""
+    return tuple(
+        ways
+        for ways in _powers_of_two(min(most, workload.sequence_length // SHORTEST_PIECE or 1))
+        if workload.sequence_length % ways == 0
+    )
+
+
+def legal_stages(architecture: Architecture, chips: int, most: int) -> tuple[int, ...]:
+    """Pipeline stages: at most one a layer, and as many as divide the chips.
+
+    Layers need not divide: stages with one layer fewer wait, which the step model counts.
+    """
+    limit = min(most, architecture.num_layers)
+    return tuple(stages for stages in divisors(chips) if stages <= limit)
+
+
+def legal_microbatches(sequences: int) -> tuple[int, ...]:
+    """Ways to cut a chip's sequences: whole, or into microbatches of 1, 2, 4, 8 ... of them."""
+    return tuple(
+        ways for ways in divisors(sequences) if ways == 1 or _is_power_of_two(sequences // ways)
+    )
+
+
+def shard_obstacle(architecture: Architecture, chip: Chip, shards: int) -> Obstacle | None:
+    """On a TPU, a weight sharded so far that a shard is less than a tile of rows."""
+    if chip.kind != "tpu" or shards == 1:
+        return None
+    most = max(1, architecture.d_model // TILE_ROWS)
+    if shards <= most:
+        return None
+    return Obstacle(
+        rule="tile",
+        limit=most,
+        message=(
+            f"{shards}-way sharding leaves {architecture.d_model / shards:g} of D's "
+            f"{architecture.d_model} rows a chip, less than a tile of {TILE_ROWS}"
+        ),
+    )
+
+
+def divisors(number: int) -> list[int]:
+    """All divisors, ascending.
+
+    >>> divisors(12)
+    [1, 2, 3, 4, 6, 12]
+    """
+    small = [d for d in range(1, isqrt(number) + 1) if number % d == 0]
+    return small + [number // d for d in reversed(small) if d * d != number]
+
+
+def _is_power_of_two(number: int) -> bool:
+    return number & (number - 1) == 0
+
+
+def _powers_of_two(most: int) -> Iterator[int]:
+    ways = 1
+    while ways <= most:
+        yield ways
+        ways *= 2
 
 
 def smallest_tensor_limit(architecture: Architecture) -> int:

@@ -1,16 +1,16 @@
 """The Plan: the one object that passes through plan, verify, train and launch, and its JSON."""
 
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Literal
 
 from muster.hardware import Cluster
 from muster.models.architecture import Architecture
-from muster.planner.layout import Candidate
-from muster.planner.memory import Memory
+from muster.planner.closed_form import Candidate
 from muster.planner.rules import Rule
+from muster.planner.search import Choice
 from muster.roofline.flops import FlopCount
 from muster.roofline.params import ParamCounts
+from muster.roofline.step_memory import StepMemory
 from muster.roofline.workload import Workload
 from muster.sharding.mesh import Layout
 
@@ -26,13 +26,15 @@ class Estimate:
     Attributes:
         flops_per_token: 6 x active parameters, the convention of the MFU below.
         flops: the exact count of every matmul with causal attention, and what is computed again.
-        step_seconds: at `mfu`; the whole run's figures follow from it.
-        mfu: the share of the chips' peak that was assumed, in the 6N convention.
+        step_seconds: predicted, or from the MFU that was assumed; the run's figures follow from it.
+        at_peak_seconds: the step's 6N FLOPs at the peak of `chips`.
+        mfu: at_peak_seconds over step_seconds, so in the 6N convention.
         mfu_causal: the same step's MFU in the convention of exact matmuls with causal attention.
-        bound: what the closed-form rules say holds this layout back.
-        compute_seconds: the step's 6N FLOPs at the peak of the chips used.
+        assumed: whether the user gave the MFU.
+        chips: those that the MFU is of, and that are paid for: all that were asked about where the
+            MFU was assumed, else those that the layout fills.
+        bound: the resource that is busy longest.
         train_seconds: of the whole run, as the three after it; None where no corpus was given.
-        chip_hours: of every chip of the cluster, idle ones too, as they are paid for.
     """
 
     flops_per_token: int
@@ -40,12 +42,13 @@ class Estimate:
     flops_per_step: int
     train_flops: int | None
     step_seconds: float
+    at_peak_seconds: float
     mfu: float
     mfu_causal: float
+    assumed: bool
+    chips: int
     tokens_per_second_per_chip: float
     bound: Bound
-    compute_seconds: float
-    memory: Memory
     train_seconds: float | None
     train_days: float | None
     chip_hours: float | None
@@ -57,7 +60,11 @@ class Plan:
     """The answer to "how do I train this model on these chips?".
 
     Attributes:
-        alternatives: other layouts that fit, best first, with their closed-form times.
+        choice: the layout, its recomputation policy, predicted step and memory.
+        closed_form: what the book's optimum rounds to; None where nothing divides.
+        alternatives: the best of the other meshes that fit, best first.
+        examined: steps that the search predicted.
+        reasons: why this layout, in sentences.
         warnings: what the reader must know before spending chip-hours, one line each.
     """
 
@@ -65,17 +72,29 @@ class Plan:
     params: ParamCounts
     cluster: Cluster
     workload: Workload
-    layout: Layout
-    candidate: Candidate
+    choice: Choice
     estimate: Estimate
     rules: tuple[Rule, ...]
-    alternatives: tuple[Candidate, ...]
+    closed_form: Candidate | None
+    alternatives: tuple[Choice, ...]
+    examined: int
+    reasons: tuple[str, ...]
     warnings: tuple[str, ...]
+
+    @property
+    def layout(self) -> Layout:
+        """Ways of every mesh axis."""
+        return self.choice.layout
+
+    @property
+    def memory(self) -> StepMemory:
+        """Bytes on the fullest chip."""
+        return self.choice.memory
 
     @property
     def fits(self) -> bool:
         """Whether the fullest chip's memory suffices."""
-        return self.estimate.memory.fits
+        return self.memory.fits
 
     def to_json(self) -> dict[str, object]:
         """The plan as `plan.json` holds it (schema 1); a null is a figure that is not predicted."""
@@ -92,6 +111,7 @@ class Plan:
                 "slices": self.cluster.slices,
                 "chips": self.cluster.chips,
                 "constants": self.cluster.chip.constants,
+                "filled": self.choice.cluster.name,
             },
             "workload": _workload_json(self.workload),
             "layout": {
@@ -99,9 +119,11 @@ class Plan:
                 "chips_used": self.layout.chips_used,
                 "torus": {},
             },
-            "estimate": _estimate_json(self.estimate),
+            "estimate": _estimate_json(self.estimate, self.choice),
             "rules": [asdict(rule) for rule in self.rules],
+            "closed_form": _closed_form_json(self.closed_form),
             "alternatives": [_alternative_json(other) for other in self.alternatives],
+            "reasons": list(self.reasons),
             "warnings": list(self.warnings),
         }
 
@@ -166,12 +188,10 @@ def _workload_json(workload: Workload) -> dict[str, object]:
     }
 
 
-# Terms of the step that the schema names; those that are not predicted yet are null.
 STEP_TERMS = ("compute", "hbm", "fsdp", "tensor", "sequence", "expert", "data", "dcn", "bubble")
 
 
-def _estimate_json(estimate: Estimate) -> dict[str, object]:
-    memory = estimate.memory
+def _estimate_json(estimate: Estimate, choice: Choice) -> dict[str, object]:
     return {
         "flops_per_token": estimate.flops_per_token,
         "flops_per_token_causal": estimate.flops.model_per_token,
@@ -180,25 +200,12 @@ def _estimate_json(estimate: Estimate) -> dict[str, object]:
         "train_flops": estimate.train_flops,
         "step_seconds": estimate.step_seconds,
         "mfu": estimate.mfu,
-        "mfu_convention": "6N, assumed",
+        "mfu_convention": "6N, assumed" if estimate.assumed else "6N, predicted",
         "mfu_causal": estimate.mfu_causal,
         "tokens_per_second_per_chip": estimate.tokens_per_second_per_chip,
         "bound": estimate.bound,
-        "seconds": {
-            **dict.fromkeys(STEP_TERMS),
-            "compute": estimate.compute_seconds,
-            "exposed": None,
-        },
-        "memory_per_chip": {
-            "params": memory.params,
-            "gradients": memory.gradients,
-            "optimizer": memory.optimizer,
-            "activations": memory.activations,
-            "logits": memory.logits,
-            "workspace": memory.workspace,
-            "total": memory.total,
-            "usable": memory.usable,
-        },
+        "seconds": _seconds_json(choice),
+        "memory_per_chip": _memory_json(choice.memory),
         "train_seconds": estimate.train_seconds,
         "train_days": estimate.train_days,
         "chip_hours": estimate.chip_hours,
@@ -206,12 +213,52 @@ def _estimate_json(estimate: Estimate) -> dict[str, object]:
     }
 
 
-def _alternative_json(candidate: Candidate) -> Mapping[str, object]:
+def _seconds_json(choice: Choice) -> dict[str, float]:
+    step = choice.step
+    return {
+        **{term: getattr(step, term) for term in STEP_TERMS},
+        "host": step.host,
+        "exposed": step.exposed,
+        "total": step.total,
+    }
+
+
+def _memory_json(memory: StepMemory) -> dict[str, object]:
+    return {
+        "params": memory.params,
+        "gradients": memory.gradients,
+        "optimizer": memory.optimizer,
+        "activations": memory.activations,
+        "logits": memory.logits,
+        "workspace": memory.gathered + memory.workspace + memory.reserve,
+        "workspace_parts": {
+            "gathered": memory.gathered,
+            "recomputed": memory.workspace,
+            "reserve": memory.reserve,
+        },
+        "total": memory.total,
+        "usable": memory.usable,
+        "host": memory.host,
+        "stage": memory.stage,
+    }
+
+
+def _alternative_json(choice: Choice) -> dict[str, object]:
+    return {
+        "layout": {**asdict(choice.layout), "chips_used": choice.layout.chips_used},
+        "remat": choice.remat.value,
+        "step_seconds": choice.seconds,
+        "seconds": _seconds_json(choice),
+        "memory_per_chip": _memory_json(choice.memory),
+    }
+
+
+def _closed_form_json(candidate: Candidate | None) -> dict[str, object] | None:
+    if candidate is None:
+        return None
     return {
         "layout": {**asdict(candidate.layout), "chips_used": candidate.layout.chips_used},
         "compute_bound": candidate.compute_bound,
-        "communication_over_compute": candidate.communication / candidate.math,
-        "slowest": candidate.slowest,
         "layer_forward_seconds": {
             "math": candidate.math,
             "fsdp": candidate.fsdp,

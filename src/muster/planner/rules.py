@@ -2,7 +2,7 @@
 
 Source: "How to Scale Your Model", Part 5 ("How to Parallelize a Transformer for Training"), Part 6
 ("Training LLaMA 3 on TPUs"), Part 12 ("How to Think About GPUs"). The rules take a layer as the
-book does, two D x F matrices; `planner.layout` uses what the layer really holds.
+book does, two D x F matrices; `planner.closed_form` uses what the layer really holds.
 
 Legend: B tokens in the batch, T sequence length, F d_ff, n chips, alpha = C / W FLOPs per byte.
 """
@@ -15,6 +15,7 @@ from muster.models.architecture import Architecture
 from muster.roofline.communication import (
     Widths,
     arithmetic_intensity,
+    average_widths,
     book_widths,
     fsdp_bound,
     gpu_fsdp_bound,
@@ -55,9 +56,9 @@ def rules_of_thumb(
         workload: batch and sequence.
         parameters: trainable parameters.
     """
-    widths = book_widths(architecture, architecture.typical_layer)
+    widths = average_widths(architecture, book_widths)
     found = [_memory(architecture, cluster, workload, parameters), _sequences(cluster, workload)]
-    if widths.active:
+    if widths.active and cluster.slice.chips > 1:
         match cluster.chip.network:
             case Torus() as torus:
                 found += _torus(cluster, torus, workload, widths)
@@ -85,7 +86,8 @@ def _memory(
             f"{format_bytes(memory.parameters)} of bf16 parameters, "
             f"{format_bytes(memory.optimizer)} of f32 Adam moments and "
             f"{format_bytes(memory.activations)} of activations "
-            f"({BOOK_CHECKPOINTS} checkpoints a layer) fill {fewest:,} chips of "
+            f"({BOOK_CHECKPOINTS} checkpoints a layer, the batch in one piece) fill {fewest:,} "
+            f"{'chip' if fewest == 1 else 'chips'} of "
             f"{format_bytes(cluster.chip.hbm_bytes)}"
         ),
         value=cluster.chips,
@@ -125,7 +127,7 @@ def _torus(cluster: Cluster, torus: Torus, workload: Workload, widths: Widths) -
         id="tensor",
         statement=(
             f"tensor parallelism alone hides its traffic up to M*F/alpha = {tensor:,.1f} ways "
-            f"(F = {widths.active:,.0f})"
+            f"({_width(widths)})"
         ),
         value=cluster.slice.chips,
         bound=tensor,
@@ -146,7 +148,8 @@ def _mixed(
     yield _at_least(
         "fsdp-tensor",
         f"FSDP and tensor parallelism at their best split hide their traffic from "
-        f"alpha^2/(M_X*M_Y*F) = {mixed:,.0f} tokens a chip (M_X = {M_X:g}, M_Y = {M_Y:g})",
+        f"{_expert_share(widths)}alpha^2/(M_X*M_Y*F) = {mixed:,.0f} tokens a chip "
+        f"(M_X = {M_X:g}, M_Y = {M_Y:g}, {_width(widths)})",
         tokens,
         mixed,
     )
@@ -158,22 +161,26 @@ def _mixed(
         tokens,
         strict,
     )
+    yield _best_split(cluster, workload, widths, M_X, M_Y)
+
+
+def _best_split(
+    cluster: Cluster, workload: Workload, widths: Widths, M_X: float, M_Y: float
+) -> Rule:
+    n = cluster.slice.chips
     split = optimal_split(
-        B=workload.batch_tokens / cluster.slices,
-        n=cluster.slice.chips,
-        widths=widths,
-        M_X=M_X,
-        M_Y=M_Y,
+        B=workload.batch_tokens / cluster.slices, n=n, widths=widths, M_X=M_X, M_Y=M_Y
     )
     each = " in each slice" if cluster.slices > 1 else ""
-    yield Rule(
-        id="x-opt",
-        statement=(
-            f"the best split{each} is sqrt(B*n*M_X/(F*M_Y)) = {split.fsdp:,.0f} FSDP ways "
-            f"x {split.tensor:,.1f} tensor ways"
-        ),
-        value=split.fsdp,
+    line = (
+        f"the best split{each} is sqrt(B*n*M_X/({_stored(widths)}*M_Y)) = "
+        f"{split.formula:,.0f} FSDP ways"
     )
+    if split.formula > n:
+        line += f", more than the {n:,} chips: FSDP alone"
+    else:
+        line += f" x {split.tensor:,.1f} tensor ways"
+    return Rule(id="x-opt", statement=line, value=split.formula)
 
 
 def _switched(
@@ -183,16 +190,19 @@ def _switched(
     tokens = workload.batch_tokens / cluster.chips
     domains = -(-chips // network.domain_chips)
     if domains > 1:
-        egress = network.domain_chips * network.scale_out_bandwidth
+        # What leaves a domain must also come in over NVLink, so neither is faster than the other.
+        egress = min(network.domain_chips * network.scale_out_bandwidth, network.scale_up_bandwidth)
         bound = gpu_fsdp_bound(C, egress, widths=widths, nodes=domains)
         where = f"between domains of {network.domain_chips} GPUs ({egress / 1e9:,.0f} GB/s each)"
+        ring = f"{domains - 1}/{domains} x "
     else:
         bound = gpu_fsdp_bound(C, network.scale_up_bandwidth, widths=widths)
         where = f"inside one domain ({network.scale_up_bandwidth / 1e9:,.0f} GB/s a GPU)"
+        ring = ""
     yield _at_least(
         "fsdp",
-        f"FSDP {where} hides its traffic from {_expert_share(widths)}C/W = {bound:,.0f} tokens "
-        f"a GPU",
+        f"FSDP {where} hides its traffic from {_expert_share(widths)}{ring}C/W = {bound:,.0f} "
+        f"tokens a GPU",
         tokens,
         bound,
     )
@@ -202,7 +212,7 @@ def _switched(
         id="tensor",
         statement=(
             f"tensor parallelism inside the domain of {network.domain_chips} hides its traffic "
-            f"up to F*W/C = {tensor:,.1f} ways (F = {widths.active:,.0f})"
+            f"up to F*W/C = {tensor:,.1f} ways ({_width(widths)}), and no further than the domain"
         ),
         value=chips,
         bound=most,
@@ -225,6 +235,17 @@ def _between_slices(cluster: Cluster, bandwidth: float, workload: Workload, widt
 
 def _at_least(rule: str, statement: str, value: float, bound: float) -> Rule:
     return Rule(id=rule, statement=statement, value=value, bound=bound, holds=value >= bound)
+
+
+def _width(widths: Widths) -> str:
+    """F, and for experts what it stands for."""
+    if widths.stored == widths.active:
+        return f"F = {widths.active:,.0f}"
+    return f"F = {widths.active:,.0f}, of the experts that a token uses"
+
+
+def _stored(widths: Widths) -> str:
+    return "F" if widths.stored == widths.active else f"{widths.stored:,.0f}"
 
 
 def _axes(axes: list[float]) -> str:

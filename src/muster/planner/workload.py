@@ -17,7 +17,6 @@ def make_workload(
     train_tokens: int | None = None,
     param_dtype: str = "bf16",
     optimizer_dtype: str = "f32",
-    remat: str | None = None,
 ) -> Workload:
     """Turn what the user asked for into whole sequences, with a warning for whatever was chosen.
 
@@ -32,13 +31,16 @@ def make_workload(
     warnings += [why] if why else []
     sequences, cut = _whole_sequences(batch, length)
     warnings += [cut] if cut else []
+    if train_tokens is not None and train_tokens < sequences * length:
+        warnings.append(
+            f"a run of {format_count(train_tokens)} tokens is less than a batch: it takes one step"
+        )
     return Workload(
         sequence_length=length,
         batch_sequences=sequences,
         train_tokens=train_tokens,
         param_dtype=param_dtype,
         optimizer_dtype=optimizer_dtype,
-        remat=remat,
         warnings=tuple(warnings),
     )
 

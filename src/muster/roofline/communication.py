@@ -22,6 +22,7 @@ half), X FSDP ways, Y tensor ways.
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from muster.models.architecture import Architecture, Experts, Layer
@@ -40,7 +41,24 @@ class Widths:
 
     stored: float
     active: float
-    gathers: int = 1
+    gathers: float = 1
+
+
+def average_widths(
+    architecture: Architecture, widths_of: Callable[[Architecture, Layer], Widths]
+) -> Widths:
+    """The widths of the mean layer, where layers differ (dense and experts in turn, hybrids).
+
+    Times of a whole pass are sums over layers, so the mean layer has the right ratio of traffic to
+    math, which the most frequent layer need not have.
+    """
+    L = architecture.num_layers
+    each = [(widths_of(architecture, layer), copies) for layer, copies in architecture.layer_groups]
+    return Widths(
+        stored=sum(widths.stored * copies for widths, copies in each) / L,
+        active=sum(widths.active * copies for widths, copies in each) / L,
+        gathers=sum(widths.gathers * copies for widths, copies in each) / L,
+    )
 
 
 def book_widths(architecture: Architecture, layer: Layer) -> Widths:
@@ -134,10 +152,15 @@ def mixed_bound_without_overlap(
 
 @dataclass(frozen=True, kw_only=True)
 class Split:
-    """Ways of FSDP and of tensor parallelism, not yet whole numbers; their product is n."""
+    """Ways of FSDP and of tensor parallelism, not yet whole numbers; their product is n.
+
+    Attributes:
+        formula: FSDP ways by the formula, where they are more than the chips or fewer than one too.
+    """
 
     fsdp: float
     tensor: float
+    formula: float
 
 
 def optimal_split(*, B: float, n: int, widths: Widths, M_X: float = 2, M_Y: float = 1) -> Split:
@@ -152,7 +175,7 @@ def optimal_split(*, B: float, n: int, widths: Widths, M_X: float = 2, M_Y: floa
     """
     best = math.sqrt(widths.gathers * B * n * M_X / (widths.stored * M_Y))
     fsdp = min(max(best, 1.0), float(n))
-    return Split(fsdp=fsdp, tensor=n / fsdp)
+    return Split(fsdp=fsdp, tensor=n / fsdp, formula=best)
 
 
 @dataclass(frozen=True, kw_only=True)

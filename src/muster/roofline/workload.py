@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from muster.roofline.memory import Optimizer
+from muster.roofline.training_time import steps
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -14,6 +15,10 @@ class Workload:
         sequence_length: T, tokens of one sequence.
         batch_sequences: sequences of one global batch.
         train_tokens: tokens of the whole run; None where it was not said.
+        gradient_dtype: of the gradients that are kept; None where they are as the parameters.
+        gather_dtype: in which weights travel between chips.
+        reduce_dtype: in which gradients travel between chips.
+        master_copy: whether the optimizer keeps float32 parameters beside the trained ones.
         remat: the recomputation policy; None until the planner has chosen one.
     """
 
@@ -24,6 +29,10 @@ class Workload:
     compute_dtype: str = "bf16"
     optimizer: Optimizer = "adamw"
     optimizer_dtype: str = "f32"
+    gradient_dtype: str | None = None
+    gather_dtype: str = "bf16"
+    reduce_dtype: str = "bf16"
+    master_copy: bool = False
     remat: str | None = None
     attention: Literal["causal"] = "causal"
     warnings: tuple[str, ...] = ()
@@ -34,6 +43,6 @@ class Workload:
         return self.batch_sequences * self.sequence_length
 
     @property
-    def steps(self) -> float | None:
-        """Optimizer steps of the whole run."""
-        return None if self.train_tokens is None else self.train_tokens / self.batch_tokens
+    def steps(self) -> int | None:
+        """Optimizer steps that see at least the whole corpus."""
+        return None if self.train_tokens is None else steps(self.train_tokens, self.batch_tokens)

@@ -11,14 +11,11 @@ from dataclasses import dataclass
 
 from muster.hardware import Cluster, Switched
 from muster.models.architecture import Architecture
-from muster.planner.constraints import legal_tensor_ways
-from muster.roofline.communication import Widths, layer_times, layer_widths
+from muster.planner.constraints import SHORTEST_PIECE, divisors, legal_tensor_ways
+from muster.roofline.communication import Widths, average_widths, layer_times, layer_widths
 from muster.roofline.links import links_of
 from muster.roofline.workload import Workload
 from muster.sharding.mesh import Layout
-
-# A chip's piece of a sequence is kept at least this long, so that its matmuls still fill the MXU.
-SHORTEST_PIECE = 128
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,7 +56,7 @@ def candidates(architecture: Architecture, cluster: Cluster, workload: Workload)
     Of layouts with the same weight shards and tensor ways the one that cuts sequences least stands
     for all.
     """
-    widths = layer_widths(architecture, architecture.typical_layer)
+    widths = average_widths(architecture, layer_widths)
     judged = [
         _judge(architecture, cluster, workload, widths, layout)
         for layout in legal_layouts(architecture, cluster, workload)
@@ -98,16 +95,6 @@ def legal_layouts(
 
 def _long_enough(workload: Workload, pieces: int) -> bool:
     return pieces == 1 or workload.sequence_length // pieces >= SHORTEST_PIECE
-
-
-def divisors(number: int) -> list[int]:
-    """All divisors, ascending.
-
-    >>> divisors(12)
-    [1, 2, 3, 4, 6, 12]
-    """
-    small = [d for d in range(1, int(number**0.5) + 1) if number % d == 0]
-    return small + [number // d for d in reversed(small) if d * d != number]
 
 
 def _judge(

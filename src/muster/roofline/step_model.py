@@ -1,0 +1,374 @@
+"""The step time of one model on one cluster, for many layouts. The rules are in `step_time`."""
+
+import math
+from dataclasses import replace
+
+from muster.hardware import Cluster
+from muster.models.architecture import Architecture
+from muster.roofline.efficiency import Efficiency, efficiency
+from muster.roofline.fabric import Groups, groups_of
+from muster.roofline.layer_costs import (
+    BF16_BYTES,
+    layer_costs,
+    layer_shape,
+    offloaded_bytes,
+    rerun_seconds,
+)
+from muster.roofline.matmul import matrix_unit
+from muster.roofline.memory import MOMENTS, dtype_bytes
+from muster.roofline.pipeline import stage_layers, waiting_seconds
+from muster.roofline.remat_policy import RematPolicy
+from muster.roofline.software import FLASH, AttentionKernel, Software, default_software
+from muster.roofline.step_terms import LayersSeconds, Microbatch, StepTime, Traffic
+from muster.roofline.traffic import (
+    expert_seconds,
+    exposed,
+    replica_seconds,
+    sequence_seconds,
+    tensor_passes,
+    weights_seconds,
+)
+from muster.roofline.workload import Workload
+from muster.sharding.mesh import Layout
+from muster.sharding.weights import weight_table
+
+LOSS_BYTES_PER_LOGIT = 24.0  # float32 logits written, read, made probabilities, and back
+F32_BYTES = 4
+HOST_BANDWIDTH = 1.6e10  # bytes/s one way where a chip's is not known: PCIe Gen4 x8
+NARROW = {"f8": "fp8", "int8": "int8", "f4": "fp4"}
+NOTHING_HIDES = {"hide_tensor": 0.0, "hide_gradients": 0.0, "hide_sequence": 0.0}
+
+
+class StepModel:
+    """The step time of one model on one cluster.
+
+    What does not depend on the layout is computed once, and what depends on few of its ways is
+    kept, so that one more layout takes a few tens of microseconds.
+
+    Attributes:
+        shapes: distinct layers with how many there are of each.
+        outer_numbers: parameters outside the layers.
+        kept: what `roofline.step_memory` has counted of one token's activations.
+    """
+
+    def __init__(
+        self,
+        architecture: Architecture,
+        cluster: Cluster,
+        workload: Workload,
+        *,
+        attention: AttentionKernel = FLASH,
+        software: Software | None = None,
+        fitted: Efficiency | None = None,
+    ) -> None:
+        """Precompute.
+
+        Args:
+            architecture: the model.
+            cluster: where it runs.
+            workload: sizes and number formats.
+            attention: the attention kernel.
+            software: who wrote the step; None for what most people use on the chip.
+            fitted: efficiencies other than those of the data file.
+        """
+        chip = cluster.chip
+        self.architecture = architecture
+        self.cluster = cluster
+        self.workload = workload
+        self.kernel = attention
+        self.software = software or default_software(chip)
+        found = fitted or efficiency(chip.id, self.software.name)
+        self.fitted = replace(found, **NOTHING_HIDES) if self.software.blocking else found
+        self.head_unit = matrix_unit(chip, self.fitted.matmul)
+        narrow = NARROW.get(workload.compute_dtype)
+        self.unit = (
+            matrix_unit(chip, self.fitted.matmul_narrow, dtype=narrow)
+            if narrow and narrow in chip.peak_flops
+            else self.head_unit
+        )
+        share = {"flash": self.fitted.attention, "flash-attn": self.fitted.flash_attn}
+        self.attention_rate = chip.bf16_flops * share.get(attention.name, self.fitted.matmul)
+        self.gather = dtype_bytes(workload.gather_dtype)
+        self.reduce = dtype_bytes(workload.reduce_dtype)
+        self.shapes = tuple(
+            (layer_shape(architecture, layer), copies)
+            for layer, copies in architecture.layer_groups
+        )
+        self.outer_numbers = sum(
+            weight.count
+            for weight in weight_table(architecture)
+            if weight.trainable
+            and weight.component != "tower"
+            and not weight.name.startswith("layers.")
+        )
+        self._layers: dict[tuple[object, ...], LayersSeconds] = {}
+        self._head: dict[tuple[float, int], tuple[float, float]] = {}
+        self._numbers: dict[tuple[int, int], tuple[float, float]] = {}
+        self._groups: dict[tuple[int, ...], Groups] = {}
+        self._passes: dict[RematPolicy, float] = {}
+        self.kept: dict[tuple[int, RematPolicy], tuple[float, float, float]] = {}
+
+    def step(self, layout: Layout, remat: RematPolicy) -> StepTime:
+        """Predict one optimizer step."""
+        L, p, v, m = (
+            self.architecture.num_layers,
+            layout.stage,
+            layout.virtual_stages,
+            layout.microbatches,
+        )
+        sequences = self.workload.batch_sequences / (layout.batch_ways * m)
+        tokens = sequences * self.workload.sequence_length / layout.sequence
+        groups = self.groups(layout)
+        layers = self.layers(sequences, layout, remat)
+        one = self._microbatch(layout, remat, groups, layers, tokens)
+
+        # Stages: the fullest sets the pace.
+        head, loss = self.head_seconds(tokens, layout.tensor)
+        per_layer = one.total / L
+        middle, last = stage_layers(L, p, v)
+        fullest, with_head = middle, 0
+        if last * per_layer + head + loss >= middle * per_layer:
+            fullest, with_head = last, 1
+        pace = fullest * per_layer + with_head * (head + loss)
+        wait = waiting_seconds(pace, L * per_layer + head + loss, v) if p > 1 else 0.0
+        t_stage, x_stage = self.stage_seconds(groups, tokens, layout)
+        share = m * fullest / L
+
+        # Once a step: the gradients behind the last backward pass, and the optimizer.
+        window = fullest / L * (layers.backward + layers.rerun)
+        outer = self.outer_numbers / layout.tensor * (1.0 if p == 1 else 0.5)
+        held = self.held_numbers(layout, groups, layers_share=fullest / L, outer=outer)
+        back = self.gather if layout.shards_optimizer else self.reduce
+        t_data = replica_seconds(groups.data, held, scatter=self.reduce, gather=back)
+        x_data = exposed(t_data, window, self.fitted.hide_gradients)
+        t_dcn = held * self.bytes_between_slices(layout) * groups.dcn_per_byte
+        x_dcn = exposed(t_dcn, window, self.fitted.hide_gradients)
+
+        compute = share * one.matmuls + m * with_head * head
+        hbm = share * one.moved + m * with_head * loss + self.update_seconds(layout, groups, held)
+        visible = share * (one.total - one.matmuls - one.moved)
+        all_but_jitter = compute + hbm + visible + x_data + x_dcn + wait + x_stage
+        return StepTime(
+            compute=compute,
+            hbm=hbm,
+            fsdp=share * one.fsdp,
+            tensor=share * one.tensor,
+            sequence=share * one.sequence,
+            expert=share * one.expert,
+            data=x_data,
+            dcn=x_dcn,
+            bubble=wait + x_stage,
+            host=share * one.host + self.jitter(layout) * all_but_jitter,
+            traffic=Traffic(
+                fsdp=share * one.all_fsdp,
+                tensor=share * one.all_tensor,
+                sequence=share * one.all_sequence,
+                expert=share * one.expert,
+                data=t_data,
+                dcn=t_dcn,
+                stage=t_stage,
+                host=share * one.all_host,
+            ),
+        )
+
+    def _microbatch(
+        self,
+        layout: Layout,
+        remat: RematPolicy,
+        groups: Groups,
+        layers: LayersSeconds,
+        tokens: float,
+    ) -> Microbatch:
+        """All layers for one microbatch on one chip: the work, then what hides behind it."""
+        fit = self.fitted
+        matmuls, moved = layers.matmuls, layers.moved
+        dense, routed = self.numbers(layout.tensor, layout.expert)
+        if self.software.accumulates_in_f32:
+            kept = self.held_numbers(layout, groups, layers_share=1.0, outer=0.0)
+            sums = 2 * F32_BYTES * kept
+            moved += sums / self.cluster.chip.hbm_bandwidth
+        work = matmuls + moved
+        t_tensor = self.tensor_seconds(groups, tokens, remat)
+        x_tensor = exposed(t_tensor, work, fit.hide_tensor)
+        t_sequence = sequence_seconds(self.shapes, groups.sequence, tokens, layout.tensor)
+        x_sequence = exposed(t_sequence, matmuls, fit.hide_sequence)
+        t_fsdp = weights_seconds(
+            groups,
+            dense=dense,
+            routed=routed,
+            layers=self.architecture.num_layers,
+            gather=self.gather,
+            reduce=self.reduce,
+        )
+        if self.software.holds_in_pipeline and layout.stage > 1:
+            t_fsdp /= layout.microbatches
+        left = max(0.0, work - (t_tensor - x_tensor) - (t_sequence - x_sequence))
+        t_host = self.host_seconds(layers)
+        return Microbatch(
+            matmuls=matmuls,
+            moved=moved,
+            fsdp=exposed(t_fsdp, left, fit.hide_weights),
+            tensor=x_tensor,
+            sequence=x_sequence,
+            expert=expert_seconds(self.shapes, groups.expert, tokens, layout.tensor, remat),
+            host=max(0.0, t_host - work),
+            all_fsdp=t_fsdp,
+            all_tensor=t_tensor,
+            all_sequence=t_sequence,
+            all_host=t_host,
+        )
+
+    def groups(self, layout: Layout) -> Groups:
+        """The groups of chips that talk to each other under a layout, kept."""
+        sizes = (
+            layout.tensor,
+            layout.sequence,
+            layout.expert,
+            layout.fsdp,
+            layout.data,
+            layout.stage,
+        )
+        found = self._groups.get(sizes)
+        if found is None:
+            found = self._groups[sizes] = groups_of(
+                self.cluster,
+                self.fitted,
+                sizes=sizes,
+                shards_replicas=self.software.shards_replicas,
+            )
+        return found
+
+    def layers(self, sequences: float, layout: Layout, remat: RematPolicy) -> LayersSeconds:
+        """All layers for one microbatch of whole sequences over the sequence ways, kept."""
+        key = (sequences, layout.sequence, layout.expert, layout.tensor, remat)
+        found = self._layers.get(key)
+        if found is None:
+            found = self._layers[key] = self._sum_layers(sequences, layout, remat)
+        return found
+
+    def _sum_layers(self, sequences: float, layout: Layout, remat: RematPolicy) -> LayersSeconds:
+        forward = backward = rerun = moved = waiting = 0.0
+        tokens = sequences * self.workload.sequence_length / layout.sequence
+        for shape, copies in self.shapes:
+            costs = layer_costs(
+                shape,
+                self.architecture,
+                self.unit,
+                self.fitted,
+                self.kernel,
+                sequences=sequences,
+                T=self.workload.sequence_length,
+                tensor=layout.tensor,
+                sequence=layout.sequence,
+                expert=layout.expert,
+                sequence_sharded=self.software.sequence_sharded,
+                hbm_bandwidth=self.cluster.chip.hbm_bandwidth,
+                attention_flops_per_second=self.attention_rate,
+            )
+            again, moved_again = rerun_seconds(costs, remat)
+            forward += copies * costs.forward
+            backward += copies * costs.backward
+            rerun += copies * remat.layers_share * again
+            moved += copies * (costs.moved_forward + costs.moved_backward)
+            moved += copies * remat.layers_share * moved_again
+            waiting += copies * tokens * offloaded_bytes(shape, remat, layout.tensor)
+        return LayersSeconds(forward, backward, rerun, moved, waiting)
+
+    def numbers(self, tensor: int, expert: int) -> tuple[float, float]:
+        """Parameters of all layers on one chip before FSDP: dense, and of routed experts."""
+        found = self._numbers.get((tensor, expert))
+        if found is None:
+            dense = routed = 0.0
+            for shape, copies in self.shapes:
+                dense += copies * sum(n / min(tensor, ways) for n, ways in shape.shared)
+                routed += copies * sum(n / min(tensor, ways) for n, ways in shape.routed) / expert
+            found = self._numbers[tensor, expert] = (dense, routed)
+        return found
+
+    def head_seconds(self, tokens: float, tensor: int) -> tuple[float, float]:
+        """The output projection, both ways, and the loss, for one microbatch."""
+        found = self._head.get((tokens, tensor))
+        if found is None:
+            D = self.architecture.embedding_dim or self.architecture.d_model
+            V = math.ceil(self.architecture.vocab_size / tensor)
+            rate = self.cluster.chip.hbm_bandwidth * self.fitted.elementwise
+            found = self._head[tokens, tensor] = (
+                sum(self.head_unit.training_seconds(tokens, D, V)),
+                LOSS_BYTES_PER_LOGIT * tokens * V / rate,
+            )
+        return found
+
+    def tensor_seconds(self, groups: Groups, tokens: float, remat: RematPolicy) -> float:
+        """Activations between tensor-parallel chips, all layers, one microbatch."""
+        if groups.tensor.ways == 1:
+            return 0.0
+        passes = self._passes.get(remat)
+        if passes is None:
+            passes = self._passes[remat] = tensor_passes(
+                self.shapes, remat, sequence_sharded=self.software.sequence_sharded
+            )
+        return passes * groups.tensor.all_gather(tokens * self.architecture.d_model * BF16_BYTES)
+
+    def stage_seconds(self, groups: Groups, tokens: float, layout: Layout) -> tuple[float, float]:
+        """Sends between stages, all microbatches, and what of them shows.
+
+        Interleaved schedules send beside the work, but while the pipeline fills and drains.
+        """
+        if layout.stage == 1:
+            return 0.0, 0.0
+        ways = 1 if self.software.deepspeed else layout.tensor
+        sent = tokens * self.architecture.d_model * BF16_BYTES / ways
+        both_ways = 2.0 * sent * groups.next_stage_per_byte
+        everything = both_ways * layout.microbatches * layout.virtual_stages
+        if layout.virtual_stages == 1:
+            return everything, everything
+        return everything, both_ways * (layout.stage - 1)
+
+    def bytes_between_slices(self, layout: Layout) -> float:
+        """Bytes that one chip sends to other slices in a step, for each parameter that it holds."""
+        s = layout.slice
+        each = (
+            layout.microbatches * (2 * self.gather + self.reduce)
+            if layout.shards_over_slices
+            else 2.0 * self.reduce
+        )
+        return each * (s - 1) / s
+
+    def held_numbers(
+        self, layout: Layout, groups: Groups, *, layers_share: float, outer: float
+    ) -> float:
+        """Parameters that one chip keeps of a stage.
+
+        Args:
+            layout: ways of every axis.
+            groups: its groups.
+            layers_share: share of the layers that the stage has.
+            outer: parameters outside the layers that it has, on one chip before FSDP.
+        """
+        dense, routed = self.numbers(layout.tensor, layout.expert)
+        ways = groups.weights.ways
+        split_already = layout.expert if self.software.shards_replicas else 1
+        return (dense * layers_share + outer + routed * layers_share * split_already) / ways
+
+    def update_seconds(self, layout: Layout, groups: Groups, held: float) -> float:
+        """The optimizer: all of its state through HBM once each way, gradients in."""
+        w = self.workload
+        state = MOMENTS[w.optimizer] * dtype_bytes(w.optimizer_dtype) + F32_BYTES
+        moved = 2.0 * state + F32_BYTES + (dtype_bytes(w.param_dtype) if w.master_copy else 0)
+        own = held / (groups.data.ways if layout.shards_optimizer else 1)
+        return own * moved / self.cluster.chip.hbm_bandwidth
+
+    def host_seconds(self, layers: LayersSeconds) -> float:
+        """Activations of one microbatch to the host and back."""
+        if not layers.offloaded_bytes:
+            return 0.0
+        fact = self.cluster.chip.fact("host.pcie_bandwidth")
+        known = fact.value if fact is not None else None
+        rate = float(known) if isinstance(known, int | float) else HOST_BANDWIDTH
+        return 2.0 * layers.offloaded_bytes / rate
+
+    def jitter(self, layout: Layout) -> float:
+        """Share of the step spent waiting for the slowest slice of TPUs, or host of GPUs."""
+        chip = self.cluster.chip
+        hosts = layout.slice if chip.kind == "tpu" else layout.chips_used / chip.chips_per_host
+        return self.fitted.jitter * math.log2(hosts) if hosts > 1 else 0.0

@@ -1,0 +1,1 @@
+"""Validation: published, measured runs as data, and how near the predictions come to them."""

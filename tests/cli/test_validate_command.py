@@ -1,0 +1,84 @@
+"""`muster validate` as a person and as a script see it."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from muster.cli.validate import validate
+from muster.errors import BadInput, UnknownName
+from muster.validation.runs import RUNS_FILE
+
+WIDTH = 100
+KEYS = {"id", "measured_seconds", "predicted_seconds", "error", "group", "skipped"}
+
+
+def output_of(arguments: Sequence[str]) -> str:
+    result = CliRunner().invoke(
+        validate, list(arguments), standalone_mode=False, env={"COLUMNS": str(WIDTH)}
+    )
+    if result.exception:
+        raise result.exception
+    assert result.return_value == 0
+    return result.stdout
+
+
+def test_the_tables_fit_in_the_width() -> None:
+    out = output_of([])
+    assert max(map(len, out.splitlines())) <= WIDTH
+    for words in ("by hardware", "by source", "by parallelism", "held back", "likely reason"):
+        assert words in out
+    assert "804 rows" in out
+
+
+def test_one_object_a_row() -> None:
+    rows = json.loads(output_of(["--json"]))
+    assert len(rows) == 804
+    assert all(set(row) == KEYS for row in rows)
+    for row in rows:
+        if row["skipped"] is None:
+            assert row["group"]
+            assert row["error"] == pytest.approx(
+                row["predicted_seconds"] / row["measured_seconds"] - 1
+            )
+
+
+def test_parts_of_the_rows() -> None:
+    rows = json.loads(output_of(["--json", "--source", "torchtitan"]))
+    assert {row["id"].split("-")[0] for row in rows} == {"torchtitan"}
+    by_chip = json.loads(output_of(["--json", "--hardware", "a100-80gb"]))
+    assert len(by_chip) == 153 + 83 + 1
+    assert len(json.loads(output_of(["--json", "--hardware", "v5p"]))) == 24
+
+
+def test_incomplete_rows_on_demand() -> None:
+    usual = json.loads(output_of(["--json", "--source", "megatron-bridge"]))
+    every = json.loads(output_of(["--json", "--source", "megatron-bridge", "--all"]))
+    skipped = [sum(row["skipped"] is not None for row in rows) for rows in (usual, every)]
+    assert skipped[0] > skipped[1]
+
+
+def test_rows_of_a_file(tmp_path: Path) -> None:
+    lines = RUNS_FILE.read_text(encoding="utf-8").splitlines()
+    file = tmp_path / "mine.csv"
+    file.write_text("\n".join([*lines[:5], lines[5].replace("maxtext", "strange", 1)]) + "\n")
+    rows = json.loads(output_of(["--runs", str(file), "--json"]))
+    assert [row["id"] for row in rows][-1] == "strange-005"
+    only = tmp_path / "one.csv"
+    only.write_text("\n".join([lines[0], lines[-1].replace(",yes,", ",no,")]) + "\n")
+    assert "0 predicted" in output_of(["--runs", str(only)])
+
+
+def test_bad_input(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match=r"cannot read 'nosuch\.csv'"):
+        output_of(["--runs", "nosuch.csv"])
+    empty = tmp_path / "empty.csv"
+    empty.write_text("")
+    with pytest.raises(BadInput, match="is empty"):
+        output_of(["--runs", str(empty)])
+    with pytest.raises(UnknownName, match="torchtitan"):
+        output_of(["--source", "torchtitian"])
+    with pytest.raises(UnknownName, match="unknown hardware of a run"):
+        output_of(["--hardware", "v9"])

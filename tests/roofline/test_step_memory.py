@@ -1,0 +1,174 @@
+"""Memory of a step, against runs that publish theirs and against what must hold."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from muster.hardware import parse_cluster
+from muster.models.architecture import Architecture, Attention, Layer, Mlp
+from muster.roofline.remat import Remat
+from muster.roofline.remat_policy import remat_policy
+from muster.roofline.software import (
+    FLASH,
+    MEGATRON,
+    MEGATRON_DEEPSPEED,
+    TORCH_COMPILED,
+    UNFUSED,
+    XLA,
+)
+from muster.roofline.step_memory import (
+    gradient_bytes,
+    microbatches_alive,
+    stage_memory,
+    step_memory,
+)
+from muster.roofline.step_time import StepModel
+from muster.roofline.workload import Workload
+from muster.sharding.mesh import Layout
+from tests.roofline.cases import published
+
+LLAMA = published("Llama-3-8B")
+FULL, NONE = remat_policy(Remat.FULL, whole_layer=True), remat_policy(Remat.NONE)
+MIXED = Workload(
+    sequence_length=4096, batch_sequences=16, param_dtype="bf16", reduce_dtype="f32",
+    master_copy=True,
+)  # fmt: skip
+
+
+def cut_405b(layers: int) -> Architecture:
+    """SimuMax's layer-reduced 405B, with 16 KV heads."""
+    layer = Layer(
+        mixer=Attention(num_heads=128, num_kv_heads=16, head_dim=128), mlp=Mlp(d_ff=53248)
+    )
+    return Architecture(
+        name="405B-L4", family="llama", d_model=16384, vocab_size=128_256,
+        layers=(layer,) * layers, tied_embeddings=False,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("layout", "measured_gb"),
+    [
+        (Layout(stage=2, data=4, microbatches=4, shards_optimizer=True), 93.50),
+        (Layout(data=4, tensor=2, microbatches=4, shards_optimizer=True), 87.61),
+        (Layout(data=2, tensor=4, microbatches=4, shards_optimizer=True), 56.79),
+        (Layout(tensor=8, microbatches=4, shards_optimizer=True), 41.41),
+    ],
+)
+def test_simumax_allocates_so_much(layout: Layout, measured_gb: float) -> None:
+    """SimuMax' published runs on 8 B200, micro-batch 1: largest allocation of any rank."""
+    sequences = 4 * layout.data
+    work = replace(MIXED, batch_sequences=sequences)
+    model = StepModel(cut_405b(4), parse_cluster("b200:8"), work, software=MEGATRON)
+    assert step_memory(model, layout, NONE).allocated / 1e9 == pytest.approx(measured_gb, rel=0.1)
+
+
+@pytest.mark.parametrize(("micro", "measured_gb"), [(1, 29), (2, 37), (4, 49), (8, 69)])
+def test_bloom_takes_so_much(micro: int, measured_gb: float) -> None:
+    """BLOOM's prototype of 181B: 12 stages, 8 tensor ways, 4 replicas, fp16, ZeRO-1."""
+    layer = Layer(
+        mixer=Attention(num_heads=64, num_kv_heads=64, head_dim=224),
+        mlp=Mlp(d_ff=57344, gated=False),
+    )
+    bloom = Architecture(
+        name="bloom-181b", family="bloom", d_model=14336, vocab_size=250_880,
+        layers=(layer,) * 72, tied_embeddings=True,
+    )  # fmt: skip
+    work = Workload(
+        sequence_length=2048, batch_sequences=2048, param_dtype="f16", reduce_dtype="f16",
+        master_copy=True,
+    )  # fmt: skip
+    model = StepModel(
+        bloom, parse_cluster("a100:384"), work, attention=UNFUSED, software=MEGATRON_DEEPSPEED
+    )
+    layout = Layout(stage=12, data=4, tensor=8, microbatches=512 // micro, shards_optimizer=True)
+    assert step_memory(model, layout, FULL).total / 1e9 == pytest.approx(measured_gb, rel=0.1)
+
+
+def test_torchtitan_takes_so_much() -> None:
+    """LLaMA-3.1 8B on 8 H100, FSDP, one sequence of 32,768 each, full recomputation: 90.1 GB."""
+    work = Workload(sequence_length=32768, batch_sequences=8, param_dtype="f32", reduce_dtype="f32")
+    model = StepModel(
+        published("Llama-3.1-8B"), parse_cluster("h100:8"), work, software=TORCH_COMPILED
+    )
+    assert step_memory(model, Layout(fsdp=8), FULL).total / 1e9 == pytest.approx(90.1, rel=0.1)
+
+
+@settings(max_examples=50, deadline=None)
+@given(
+    st.sampled_from((1, 2, 4)), st.sampled_from((1, 2, 4)), st.sampled_from((1, 2, 4)),
+    st.sampled_from((1, 2)), st.sampled_from(list(Remat)),
+)  # fmt: skip
+def test_terms_are_positive_and_sum_up(
+    tensor: int, stage: int, fsdp: int, pieces: int, remat: Remat
+) -> None:
+    layout = Layout(tensor=tensor, stage=stage, fsdp=fsdp, microbatches=8, virtual_stages=pieces)
+    model = StepModel(LLAMA, parse_cluster(f"h100:{layout.chips_used}"), MIXED)
+    policy = remat_policy(remat)
+    fullest = step_memory(model, layout, policy)
+    every = [stage_memory(model, layout, policy, each) for each in range(stage)]
+    assert fullest.total == pytest.approx(max(each.total for each in every))
+    for each in every:
+        state = each.params + each.gradients + each.optimizer
+        rest = each.activations + each.workspace + each.logits + each.gathered
+        assert each.total == pytest.approx(state + rest + each.reserve)
+        assert min(each.params, each.activations, each.host + each.activations) >= 0
+
+
+@pytest.mark.parametrize("remat", [Remat.OUTPUTS, Remat.MINIMAL])
+def test_recomputing_more_keeps_less(remat: Remat) -> None:
+    model = StepModel(LLAMA, parse_cluster("v5p:2x2x1"), MIXED, software=XLA)
+    kept = [
+        step_memory(model, Layout(fsdp=4), remat_policy(each)).activations
+        for each in (Remat.FULL, remat, Remat.NONE)
+    ]
+    assert kept == sorted(kept)
+
+
+def test_more_hbm_never_hurts() -> None:
+    cluster = parse_cluster("v5p:2x2x1")
+    larger = replace(cluster.chip, hbm_bytes=2 * cluster.chip.hbm_bytes)
+    roomy = replace(cluster, slice=replace(cluster.slice, chip=larger))
+    small, large = (
+        step_memory(StepModel(LLAMA, each, MIXED), Layout(fsdp=4), NONE)
+        for each in (cluster, roomy)
+    )
+    assert small.total == large.total
+    assert large.fits >= small.fits
+
+
+def test_a_shared_out_optimizer_takes_its_share() -> None:
+    model = StepModel(LLAMA, parse_cluster("h100:8"), MIXED)
+    alone, shared = (
+        step_memory(model, Layout(data=8, shards_optimizer=each), NONE).optimizer
+        for each in (False, True)
+    )
+    assert alone == pytest.approx(8 * shared)
+
+
+def test_an_unfused_kernel_keeps_its_scores() -> None:
+    fused, unfused = (
+        step_memory(
+            StepModel(LLAMA, parse_cluster("a100:8"), MIXED, attention=kernel),
+            Layout(data=8),
+            NONE,
+        ).activations
+        for kernel in (FLASH, UNFUSED)
+    )
+    scores = 5 * 32 * 4096 * 2 * 4096 * 32  # bytes x heads x T x tokens x layers
+    assert unfused - fused == pytest.approx(scores)
+
+
+def test_gradients_are_summed_in_float32_where_they_travel_so() -> None:
+    cluster = parse_cluster("h100:8")
+    assert gradient_bytes(StepModel(LLAMA, cluster, MIXED, software=MEGATRON)) == 4
+    assert gradient_bytes(StepModel(LLAMA, cluster, MIXED, software=MEGATRON_DEEPSPEED)) == 6
+
+
+def test_an_interleaved_pipeline_holds_more_at_its_start() -> None:
+    assert microbatches_alive(0, 8, 1, 64) == 8
+    assert microbatches_alive(0, 8, 8, 64) == 8 + 7 / 8
+    assert microbatches_alive(7, 8, 1, 64) == 1
+    assert microbatches_alive(0, 8, 1, 4) == 4
