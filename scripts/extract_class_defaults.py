@@ -161,7 +161,7 @@ def parts(cls: type[PreTrainedConfig]) -> Iterator[tuple[str, str, type[PreTrain
         yield key, part.model_type or f"{cls.model_type}.{key}", part, spec.optional
     for part in vars(sys.modules[cls.__module__]).values():  # dbrx and mpt nest without a spec
         if isinstance(part, type) and issubclass(part, PreTrainedConfig):
-            key = part.base_config_key
+            key = getattr(part, "base_config_key", "")
             if key in declared_defaults(cls) and key not in cls.sub_configs_defaults:
                 yield key, f"{cls.model_type}.{key}", part, False
 
