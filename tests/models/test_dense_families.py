@@ -159,3 +159,18 @@ def test_a_broken_block_is_an_error(block: object) -> None:
 def test_family_keeps_the_name_of_its_class() -> None:
     assert read("codegen").family == "codegen"
     assert read("gpt-sw3").family == "gpt-sw3"
+
+
+def test_exaone4_reads_its_pattern_of_letters() -> None:
+    config = {
+        **{"model_type": "exaone4", "hidden_size": 64, "intermediate_size": 128},
+        **{"num_hidden_layers": 6, "num_attention_heads": 4, "num_key_value_heads": 2},
+        **{"head_dim": 16, "vocab_size": 256, "sliding_window": 32},
+        "sliding_window_pattern": "LLLG",
+    }
+    architecture = architecture_from_config(config, name="exaone")
+    windows = [getattr(layer.mixer, "window", None) for layer in architecture.layers]
+    assert windows == [32, 32, 32, None, 32, 32]
+    types = ["full_attention", *["sliding_attention"] * 5]
+    listed = architecture_from_config({**config, "layer_types": types}, name="exaone")
+    assert [getattr(layer.mixer, "window", None) for layer in listed.layers] == [None, *[32] * 5]

@@ -11,6 +11,7 @@ from rich.text import Text
 from muster.models.architecture import Architecture
 from muster.models.registry import published_counts
 from muster.report.terminal import QUIET, WARN, bar, console, title
+from muster.roofline.mfu import active_params
 from muster.roofline.params import (
     ComponentCount,
     ParamCounts,
@@ -93,11 +94,15 @@ def totals_table(architecture: Architecture, counts: ParamCounts) -> Table:
     table.add_column(justify="right", no_wrap=True)
     table.add_column(justify="right", no_wrap=True)
     table.add_column(style=QUIET, ratio=1)
-    for name, count, meaning in (
+    rows = [
         ("trainable", counts.trainable, _trainable_meaning(architecture)),
         ("stored", counts.stored, _stored_meaning(architecture, counts)),
         ("active", counts.active, _active_meaning(architecture)),
-    ):
+    ]
+    if architecture.towers:
+        text = active_params(architecture)
+        rows.append(("text", text, "of these what a text token meets: no towers"))
+    for name, count, meaning in rows:
         table.add_row(
             Text(name, style="bold"), format_count(count), format_si(count, digits=4), meaning
         )
@@ -131,7 +136,7 @@ def _stored_meaning(architecture: Architecture, counts: ParamCounts) -> str:
 def _active_meaning(architecture: Architecture) -> str:
     experts = architecture.experts
     if experts is None:
-        return "what one token meets: all of them"
+        return "all of them, no experts to choose"
     return f"what one token meets: {experts.experts_per_token} of {experts.num_experts} experts"
 
 

@@ -42,8 +42,18 @@ def listed_or_same(reader: ConfigReader, layers: int) -> tuple[int | None, ...]:
 
 def exaone4_windows(reader: ConfigReader, layers: int) -> tuple[int | None, ...]:
     """Full attention once a `sliding_window_pattern`; nowhere a window if there is none."""
-    if reader.raw("layer_types") is None and reader.raw("sliding_window") is None:
+    if reader.raw("layer_types") is not None:
+        return alternating(0)(reader, layers)
+    if reader.raw("sliding_window") is None:
         return (None,) * layers
+    pattern = reader.raw("sliding_window_pattern")
+    if isinstance(pattern, str):  # as published: "LLLG", local and global, over and over
+        if not pattern or set(pattern) - {"L", "G"}:
+            reader.refuse("sliding_window_pattern", "is text; it must be L and G only, as LLLG")
+        kinds = (
+            "full" if letter == "G" else "sliding" for letter in islice(cycle(pattern), layers)
+        )
+        return windows_by_kind(reader, tuple(kinds))
     return alternating("sliding_window_pattern")(reader, layers)
 
 
