@@ -4,6 +4,7 @@ Facts: the model and config classes of transformers 5.24.0, one file a family th
 """
 
 from dataclasses import replace
+from itertools import cycle, islice
 
 from muster.models.architecture import (
     LAYER_NORM,
@@ -50,10 +51,9 @@ def exaone4_windows(reader: ConfigReader, layers: int) -> tuple[int | None, ...]
     if isinstance(pattern, str):  # as published: "LLLG", local and global, over and over
         if not pattern or set(pattern) - {"L", "G"}:
             reader.refuse("sliding_window_pattern", "is text; it must be L and G only, as LLLG")
-        kinds = (
-            "full" if letter == "G" else "sliding" for letter in islice(cycle(pattern), layers)
-        )
-        return windows_by_kind(reader, tuple(kinds))
+        letters = islice(cycle(pattern), layers)
+        kinds = tuple("full" if letter == "G" else "sliding" for letter in letters)
+        return windows_by_kind(reader, kinds)
     return alternating("sliding_window_pattern")(reader, layers)
 
 
