@@ -77,6 +77,7 @@ def test_a_corpus_counts_in_powers_of_ten(text: str, count: int) -> None:
         "1,2,3",
         "1_",
         "1e-3",
+        "1e19",
     ],
 )
 def test_what_is_not_a_positive_whole_number_is_refused_in_one_line(text: str) -> None:
@@ -105,7 +106,7 @@ def test_plain_and_separated_integers_read_back(number: int) -> None:
     assert parse_count(f"{number:,}", "n") == number
 
 
-@given(st.integers(1, 10**6), st.sampled_from(sorted(PREFIXES)))
+@given(st.integers(1, 10**5), st.sampled_from(sorted(PREFIXES)))
 def test_prefixes_are_powers(number: int, prefix: str) -> None:
     power = PREFIXES[prefix]
     assert parse_count(f"{number}{prefix}", "n") == number * 1000**power

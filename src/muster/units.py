@@ -22,6 +22,7 @@ _NUMBER = re.compile(
     re.IGNORECASE | re.ASCII,
 )
 _EXACT_DIGITS = 1_000
+MOST = 10**18
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,6 +79,8 @@ def _parse(text: str, what: str, *, binary: bool) -> tuple[int, str]:
         raise BadInput(f"{what} {shorten(text)} is not a whole number")
     if number == 0:
         raise BadInput(f"{what} must be at least 1, not {shorten(text)}")
+    if number > MOST:
+        raise BadInput(f"{what} {shorten(text)} is beyond all use; the largest is 1e18")
     return number, match["unit"].strip().lower()
 
 

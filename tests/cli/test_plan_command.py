@@ -154,7 +154,7 @@ def test_what_does_not_fit_is_a_no_with_the_nearest_yes(muster: Muster) -> None:
         (("plan", "llama-3-8b", "--on", "v5p-8", "--batch", "1.5"), "whole"),
         (("plan", "llama-3-8b", "--on", "v5p-8", "--batch", "4M", "--seq", "0"), "--seq"),
         (("plan", "llama-3-8b", "--on", "v5p-8", "--batch", "4M", "--mfu", "1.4"), "MFU"),
-        (("plan", "llama-3-8b", "--on", "v5p-8", "--batch", "4M", "--mfu", "nan"), "MFU"),
+        (("plan", "llama-3-8b", "--on", "v5p-8", "--batch", "4M", "--mfu", "nan"), "0.4"),
         (("plan", "llama-3-8b", "--on", "v5p-8", "--batch", "4M", "--mfu", "x"), "0.4"),
         (("plan", "llama-3-8b", "--on", "v5p-8", "--batch", "4M", "--remat", "ful"), "full"),
         (("plan", "llama-3-8b", "--on", "v5p-8", "--batch", "4M", "--param-dtype", "x"), "bf16"),

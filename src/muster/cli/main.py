@@ -63,35 +63,38 @@ def cli() -> None:
     """Plan the training of an LLM on TPU pods or GPU clusters before anyone has the chips."""
 
 
-def main() -> None:
-    """Run the command line and exit with its status."""
-    sys.exit(run(sys.argv[1:]))
-
-
 def run(arguments: list[str]) -> int:
     """Run the command line.
 
     Returns:
         The exit status: 0 done, 1 the answer is no, 2 bad input, 130 interrupted.
     """
+    if sys.stdout is None:
+        return BAD_INPUT  # closed by the caller, and so perhaps is standard error
+    status: object = 0
     try:
         status = cli.main(arguments, prog_name="muster", standalone_mode=False)
         sys.stdout.flush()
     except MusterError as error:
-        return _fail(str(error), error.exit_status)
+        status = _fail(str(error), error.exit_status)
     except click.exceptions.NoArgsIsHelpError as error:
-        click.echo(error.ctx.get_help(), err=True)
-        return BAD_INPUT
+        click.echo(error.ctx.get_help())
     except click.ClickException as error:
-        return _fail(error.format_message(), BAD_INPUT)
+        status = _fail(error.format_message(), BAD_INPUT)
     except (click.Abort, KeyboardInterrupt):
-        return _fail("interrupted", INTERRUPTED)
+        status = _fail("interrupted", INTERRUPTED)
     except (BrokenPipeError, SystemExit):
-        # The reader (head, less) has what it wanted; click answers that with an exit of its own.
-        # Keep the interpreter from flushing again.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+        # The reader (head, less) has what it wanted; click and rich answer that by exiting.
+        _discard_output()
+    except OSError as error:
+        _discard_output()
+        status = _fail(f"cannot write the answer: {error.strerror or error}", BAD_INPUT)
     return status if isinstance(status, int) else 0
+
+
+def _discard_output() -> None:
+    """Keep the interpreter from flushing again what cannot be written."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _fail(message: str, status: int) -> int:

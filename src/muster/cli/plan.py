@@ -1,13 +1,14 @@
 """`muster plan`: how to train a model on a cluster, and why."""
 
 import json
+import re
 from pathlib import Path
 
 import click
 
 from muster.cli.files import write_whole
 from muster.cli.options import CONSTANTS, JSON
-from muster.errors import BadInput
+from muster.errors import BadInput, shorten
 from muster.hardware import parse_cluster
 from muster.models.registry import find_model
 from muster.planner.build import make_plan
@@ -18,6 +19,7 @@ from muster.roofline.remat import parse_remat
 from muster.units import parse_batch, parse_count
 
 DOES_NOT_FIT = 1
+_FRACTION = re.compile(r"(?P<number>\d{0,9}\.?\d{1,9})\s*(?P<percent>%?)", re.ASCII)
 MINIMIZE: tuple[Minimize, ...] = ("time", "cost", "chips")
 
 
@@ -71,8 +73,8 @@ def plan(
 
     Exit status 1 says that the model does not fit.
     """
-    if out and len(hardware) > 1:
-        raise BadInput("--out keeps one plan; give one --on with it")
+    if out is not None:
+        _check_out(out, model, hardware)
     architecture = find_model(model)
     workload = make_workload(
         architecture,
@@ -102,9 +104,21 @@ def plan(
     return 0 if any(each.fits for each in plans) else DOES_NOT_FIT
 
 
+def _check_out(out: Path, model: str, hardware: tuple[str, ...]) -> None:
+    """Refuse what --out must not overwrite, before anything is computed."""
+    if len(hardware) > 1:
+        raise BadInput("--out keeps one plan; give one --on with it")
+    if not str(out).strip() or str(out) == ".":
+        raise BadInput("--out names no file; write it like plan.json")
+    if out.exists() and any(
+        each.is_file() and out.samefile(each) for each in (Path(model), Path(model) / "config.json")
+    ):
+        raise BadInput(f"--out {out} is the model's own config; name another file")
+
+
 def _show(plans: list[Plan], *, out: Path | None, as_json: bool) -> None:
     documents = [each.to_json() for each in plans]
-    if out:
+    if out is not None:
         write_whole(out, json.dumps(documents[0], indent=1, allow_nan=False) + "\n")
     if as_json:
         answer = documents[0] if len(plans) == 1 else documents
@@ -136,9 +150,8 @@ def _minimize(text: str) -> Minimize:
 
 
 def _fraction(text: str) -> float:
-    percent = text.strip().endswith("%")
-    try:
-        number = float(text.strip().rstrip("%"))
-    except ValueError:
-        raise BadInput(f"--mfu {text!r} is not a number; write 0.4 or 40%") from None
-    return number / 100 if percent else number
+    match = _FRACTION.fullmatch(text.strip())
+    if match is None:
+        raise BadInput(f"--mfu {shorten(text)} is not a number; write 0.4 or 40%")
+    number = float(match["number"])
+    return number / 100 if match["percent"] else number

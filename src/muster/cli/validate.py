@@ -1,6 +1,7 @@
 """`muster validate`: predictions against published, measured runs."""
 
 import json
+import sys
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -8,10 +9,14 @@ from typing import TYPE_CHECKING
 import click
 
 from muster.cli.options import JSON
-from muster.errors import UnknownName
+from muster.errors import BadInput, UnknownName
 
 if TYPE_CHECKING:
+    from muster.validation.groups import Group
+    from muster.validation.ranks import Progress
     from muster.validation.runs import Run
+
+SAMPLE = 40  # layouts that are searched unless told otherwise
 
 
 @click.command()
@@ -22,13 +27,24 @@ if TYPE_CHECKING:
     metavar="FILE.csv",
     help="Measured runs with the columns of muster's own.  [default: those]",
 )
-@click.option("--all", "incomplete", is_flag=True, help="Also rows not marked complete.")
+@click.option("--memory", is_flag=True, help="Memory, where it was published, term by term.")
+@click.option("--layouts", is_flag=True, help="Where published layouts rank in the search.")
+@click.option("--all", "every", is_flag=True, help="Also incomplete rows; all layouts.")
+@click.option(
+    "--sample",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="How many layouts to search, chosen by hash.  [default: 40, some 15 s]",
+)
 @click.option("--source", metavar="NAME", help="Only rows of one source group: torchtitan.")
 @click.option("--hardware", metavar="NAME", help="Only rows of one kind of hardware: v5p, h100.")
 @JSON
 def validate(
     file: Path | None,
-    incomplete: bool,
+    memory: bool,
+    layouts: bool,
+    every: bool,
+    sample: int | None,
     source: str | None,
     hardware: str | None,
     as_json: bool,
@@ -37,19 +53,77 @@ def validate(
 
     An error is predicted over measured step time, less one. Exit status 0, however large they are.
     """
-    from muster.validation.predict import predict_setup
     from muster.validation.runs import load_runs
+
+    if memory and layouts:
+        raise BadInput("--memory and --layouts are two questions; ask one")
+    if sample is not None and (every or not layouts):
+        raise BadInput("--sample N chooses among --layouts, and not together with --all")
+    runs = _only_hardware(_only_source(load_runs(file), source), hardware)
+    if memory:
+        _memory(runs, every, as_json)
+    elif layouts:
+        _layouts(runs, None if every else sample or SAMPLE, as_json)
+    else:
+        _step_times(runs, every, as_json)
+    return 0
+
+
+def _step_times(runs: "tuple[Run, ...]", incomplete: bool, as_json: bool) -> None:
+    from muster.validation.predict import predict_setup
     from muster.validation.score import score_runs
 
-    runs = _only_hardware(_only_source(load_runs(file), source), hardware)
     scores = score_runs(runs, predict_setup, incomplete=incomplete)
     if as_json:
         click.echo(json.dumps([asdict(row) for row in scores.rows], indent=1))
-    else:
-        from muster.report.validation_table import print_validation
+        return
+    from muster.report.validation_table import print_validation
 
-        print_validation(scores)
-    return 0
+    print_validation(scores)
+
+
+def _memory(runs: "tuple[Run, ...]", incomplete: bool, as_json: bool) -> None:
+    from muster.validation.memory import memory_rows, score_memory
+
+    scores = score_memory(runs, incomplete=incomplete)
+    if as_json:
+        click.echo(json.dumps(memory_rows(scores), indent=1))
+        return
+    from muster.report.validation_memory import print_memory
+
+    print_memory(scores)
+
+
+def _layouts(runs: "tuple[Run, ...]", size: int | None, as_json: bool) -> None:
+    from muster.validation.ranks import (
+        half_precision_groups,
+        rank_json,
+        rank_layouts,
+        sample,
+        unranked_json,
+    )
+
+    groups = half_precision_groups(runs)
+    ranks, unranked = rank_layouts(sample(groups, size), groups, _progress())
+    if as_json:
+        rows = [*map(rank_json, ranks), *map(unranked_json, unranked)]
+        click.echo(json.dumps(rows, indent=1))
+        return
+    from muster.report.validation_layouts import print_layouts
+
+    print_layouts(ranks, unranked, len(groups))
+
+
+def _progress() -> "Progress | None":
+    """Says on a terminal's standard error which set-up is searched."""
+    if not sys.stderr.isatty():
+        return None
+
+    def show(done: int, total: int, group: "Group | None") -> None:
+        words = f"{done}/{total}  {group.setups[0].id}" if group else ""
+        click.echo(f"\r\x1b[2K{words}", nl=False, err=True)
+
+    return show
 
 
 def _only_source(runs: "tuple[Run, ...]", name: str | None) -> "tuple[Run, ...]":

@@ -6,13 +6,17 @@ Environment, as Hugging Face's own tools read it: `HF_HUB_CACHE`, `HF_HOME` (whe
 
 import os
 import re
+import time
 from collections.abc import Mapping
 from pathlib import Path
+from typing import BinaryIO
 
 from muster.errors import BadInput
 from muster.models.hf_config import MAX_CONFIG_BYTES, parse_config, read_config
 
 TIMEOUT_SECONDS = 10.0
+TOTAL_SECONDS = 20.0
+READ_BYTES = 1 << 16
 DEFAULT_ENDPOINT = "https://huggingface.co"
 OTHERWISE = "give the path of its config.json"
 
@@ -50,11 +54,15 @@ def hub_config(hub_id: str) -> Mapping[str, object]:
 
 def cached_config(hub_id: str, environment: Mapping[str, str]) -> Path | None:
     """The config.json of `main`, else of any snapshot, in the local hub cache, if there is one."""
-    home = Path(environment.get("HF_HOME") or "~/.cache/huggingface").expanduser()
-    cache = Path(environment.get("HF_HUB_CACHE") or home / "hub").expanduser()
-    repository = cache / f"models--{hub_id.replace('/', '--')}"
     try:
-        revision = (repository / "refs" / "main").read_text("utf-8").strip()
+        home = Path(environment.get("HF_HOME") or "~/.cache/huggingface").expanduser()
+        cache = Path(environment.get("HF_HUB_CACHE") or home / "hub").expanduser()
+    except RuntimeError:  # a home of a user who does not exist
+        return None
+    repository = cache / f"models--{hub_id.replace('/', '--')}"
+    reference = repository / "refs" / "main"
+    try:
+        revision = reference.read_text("utf-8").strip() if reference.is_file() else ""
         found = [repository / "snapshots" / revision / "config.json"] if revision else []
     except (OSError, ValueError):
         found = []
@@ -71,10 +79,10 @@ def download(url: str, hub_id: str) -> bytes:
     import urllib.error  # noqa: PLC0415
     import urllib.request  # noqa: PLC0415
 
-    request = urllib.request.Request(url, headers={"User-Agent": "muster"})
     try:
+        request = urllib.request.Request(url, headers={"User-Agent": "muster"})
         with urllib.request.urlopen(request, timeout=TIMEOUT_SECONDS) as answer:
-            content: bytes = answer.read(MAX_CONFIG_BYTES + 1)
+            content = _read_in_time(answer, time.monotonic() + TOTAL_SECONDS)
     except urllib.error.HTTPError as error:
         with error:
             raise BadInput(f"{hub_id}: {_refusal(error.code)}; {OTHERWISE}") from None
@@ -83,6 +91,19 @@ def download(url: str, hub_id: str) -> bytes:
         raise BadInput(f"{hub_id}: cannot reach the hub ({reason}); {OTHERWISE}") from None
     if len(content) > MAX_CONFIG_BYTES:
         raise BadInput(f"{hub_id}: its config.json is too large to be one; {OTHERWISE}")
+    return content
+
+
+def _read_in_time(answer: BinaryIO, deadline: float) -> bytes:
+    """Read at most one config's bytes, and not for ever: a timeout bounds each read, not all."""
+    content = b""
+    while len(content) <= MAX_CONFIG_BYTES:
+        if time.monotonic() > deadline:
+            raise TimeoutError("it sends too slowly")
+        piece = answer.read1(READ_BYTES) if hasattr(answer, "read1") else answer.read(READ_BYTES)
+        if not piece:
+            break
+        content += piece
     return content
 
 

@@ -9,6 +9,7 @@ from muster.hardware import Cluster, Switched
 from muster.models.architecture import Architecture
 from muster.planner.advice import advice
 from muster.planner.closed_form import candidates
+from muster.planner.constraints import fixed_obstacles
 from muster.planner.explain import reasons
 from muster.planner.plan import Bound, Estimate, Plan
 from muster.planner.rules import rules_of_thumb
@@ -20,6 +21,7 @@ from muster.roofline.training_time import step_seconds, time_of_steps
 from muster.roofline.workload import Workload
 
 ALTERNATIVES = 5
+LEAST_MFU = 0.001
 
 type Resource = Literal["compute", "hbm", "fsdp", "tensor", "sequence", "expert", "data", "dcn"]
 
@@ -46,13 +48,13 @@ def make_plan(
     Raises:
         BadInput: no layout divides, such as a batch of fewer sequences than slices.
     """
-    if mfu is not None and not 0 < mfu <= 1:
-        raise BadInput(f"an MFU of {mfu:g} is not between 0 and 1; 0.4 stands for 40%")
+    if mfu is not None and not LEAST_MFU <= mfu <= 1:
+        raise BadInput(f"an MFU of {mfu:g} is not between {LEAST_MFU} and 1; 0.4 stands for 40%")
     restrictions = restrictions or Restrictions()
     found = search(architecture, cluster, workload, restrictions, minimize=minimize)
     choice = found.ranked[0] if found.ranked else found.closest
     if choice is None:
-        raise BadInput(_nothing_legal(architecture, cluster, restrictions))
+        raise BadInput(_nothing_legal(architecture, cluster, workload, restrictions))
     params = param_counts(architecture)
     planned = replace(workload, remat=choice.remat.value)
     alternatives = tuple(_alternatives(found, choice))
@@ -93,13 +95,17 @@ def make_plan(
     )
 
 
-def _nothing_legal(architecture: Architecture, cluster: Cluster, restrictions: Restrictions) -> str:
+def _nothing_legal(
+    architecture: Architecture, cluster: Cluster, workload: Workload, restrictions: Restrictions
+) -> str:
     fixed = ", ".join(f"{axis}={ways}" for axis, ways in restrictions.fixed.items())
     held = f" with {fixed}" if fixed else ""
-    return (
-        f"no legal layout of {architecture.name} on {cluster.name}{held}: the ways must divide "
-        f"heads {architecture.num_heads}, d_ff {architecture.d_ff}, the sequences and the chips"
+    why = next(
+        fixed_obstacles(architecture, cluster, workload, restrictions.fixed),
+        f"the ways must divide heads {architecture.num_heads}, d_ff {architecture.d_ff}, the "
+        f"sequences and the chips",
     )
+    return f"no legal layout of {architecture.name} on {cluster.name}{held}: {why}"
 
 
 def _alternatives(found: Found, chosen: Choice) -> Iterator[Choice]:

@@ -8,6 +8,7 @@ from muster.models.architecture import Architecture
 from muster.planner.closed_form import Candidate
 from muster.planner.rules import Rule
 from muster.planner.search import Choice
+from muster.roofline.fabric import physical_axes
 from muster.roofline.flops import FlopCount
 from muster.roofline.params import ParamCounts
 from muster.roofline.step_memory import StepMemory
@@ -117,7 +118,7 @@ class Plan:
             "layout": {
                 **asdict(self.layout),
                 "chips_used": self.layout.chips_used,
-                "torus": {},
+                "torus": physical_axes(self.choice.cluster, self.layout),
             },
             "estimate": _estimate_json(self.estimate, self.choice),
             "rules": [asdict(rule) for rule in self.rules],

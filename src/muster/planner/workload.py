@@ -7,6 +7,8 @@ from muster.roofline.workload import Workload
 from muster.units import BatchSize, format_count
 
 DEFAULT_SEQUENCE_LENGTH = 4096
+LONGEST_SEQUENCE = 10**9
+MOST_SEQUENCES = 10**9
 
 
 def make_workload(
@@ -21,7 +23,7 @@ def make_workload(
     """Turn what the user asked for into whole sequences, with a warning for whatever was chosen.
 
     Raises:
-        BadInput: the batch is smaller than one sequence.
+        BadInput: the batch is smaller than one sequence, or something is beyond all use.
         UnknownName: a number format is not known.
     """
     for dtype in (param_dtype, optimizer_dtype):
@@ -31,6 +33,11 @@ def make_workload(
     warnings += [why] if why else []
     sequences, cut = _whole_sequences(batch, length)
     warnings += [cut] if cut else []
+    if sequences > MOST_SEQUENCES:
+        raise BadInput(
+            f"a batch of {sequences:,} sequences is beyond any cluster; the largest is "
+            f"{MOST_SEQUENCES:,}"
+        )
     if train_tokens is not None and train_tokens < sequences * length:
         warnings.append(
             f"a run of {format_count(train_tokens)} tokens is less than a batch: it takes one step"
@@ -47,6 +54,11 @@ def make_workload(
 
 def _sequence_length(architecture: Architecture, asked: int | None) -> tuple[int, str | None]:
     longest = architecture.context_length
+    if asked is not None and asked > LONGEST_SEQUENCE:
+        raise BadInput(
+            f"sequences of {asked:,} tokens are longer than any model's; the longest is "
+            f"{LONGEST_SEQUENCE:,}"
+        )
     if asked is None:
         length = min(longest or DEFAULT_SEQUENCE_LENGTH, DEFAULT_SEQUENCE_LENGTH)
         return length, f"no --seq was given: planned for sequences of {length:,} tokens"

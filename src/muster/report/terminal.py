@@ -1,5 +1,6 @@
 """The terminal that all reports print on: 100 columns at most, coloured only on a terminal."""
 
+import io
 import os
 import sys
 
@@ -8,14 +9,34 @@ from rich.table import Table
 from rich.text import Text
 
 MAX_WIDTH = 100
+MIN_WIDTH = 60
 GOOD, BAD, WARN, QUIET, TITLE = "green", "bold red", "yellow", "dim", "bold"
 
 
 def console() -> Console:
-    """A console on standard output."""
-    plain = not sys.stdout.isatty()
-    width = Console().width if not plain else int(os.environ.get("COLUMNS", MAX_WIDTH))
-    return Console(width=min(width, MAX_WIDTH), highlight=False, soft_wrap=False, emoji=False)
+    """A console on standard output; markup in names and paths is shown, never obeyed."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")
+    return Console(width=_width(), highlight=False, soft_wrap=False, emoji=False, markup=False)
+
+
+def _width() -> int:
+    """Columns: the terminal's, or COLUMNS, between what is still readable and 100."""
+    asked = os.environ.get("COLUMNS", "")
+    if asked.isascii() and asked.isdigit() and int(asked[:6]) > 0:
+        columns = int(asked[:6])
+    else:
+        columns = Console().width if sys.stdout.isatty() else MAX_WIDTH
+    return max(MIN_WIDTH, min(columns, MAX_WIDTH))
+
+
+def _draws_blocks() -> bool:
+    """Whether standard output can show block characters."""
+    try:
+        "█▏".encode(sys.stdout.encoding or "ascii")
+    except (UnicodeEncodeError, LookupError):
+        return False
+    return True
 
 
 def facts_table() -> Table:
@@ -39,6 +60,8 @@ def bar(share: float, width: int = 30) -> str:
     >>> bar(0.5, 4), bar(2, 4)
     ('██  ', '███>')
     """
+    if not _draws_blocks():
+        return ("#" * (width - 1) + ">") if share > 1 else ("#" * round(share * width)).ljust(width)
     if share > 1:
         return "█" * (width - 1) + ">"
     eighths = round(share * width * 8)

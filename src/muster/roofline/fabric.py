@@ -21,7 +21,8 @@ Legend: W bytes/s of one chip, V bytes of the gathered array.
 from dataclasses import dataclass
 
 from muster.hardware import Cluster, Loopback, Switched, Torus
-from muster.roofline.efficiency import Efficiency
+from muster.roofline.efficiency import Efficiency, efficiency
+from muster.sharding.mesh import Layout
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,12 +34,14 @@ class Group:
         seconds_per_byte: of an AllGather, for each byte of the gathered array.
         to_all_per_byte: of an AllToAll, for each byte that one chip holds.
         latency_seconds: of one AllGather.
+        axes: of a torus, the physical axes taken: `x` a whole one, `x:4` four chips along it.
     """
 
     ways: int
     seconds_per_byte: float
     to_all_per_byte: float
     latency_seconds: float
+    axes: tuple[str, ...] = ()
 
     def all_gather(self, V: float) -> float:
         """AllGather, or ReduceScatter, of an array of V bytes; an AllReduce is two."""
@@ -73,9 +76,17 @@ def gpu_group(network: Switched, fitted: Efficiency, *, inner: int, ways: int) -
 
 @dataclass(slots=True)
 class _Axis:
+    name: str
     length: int
     wraps: bool
     stride: int = 1
+
+    def taken(self, ways: int) -> str:
+        """How to call `ways` chips along it."""
+        return self.name if ways == self.length * self.stride else f"{self.name}:{ways}"
+
+
+AXIS_NAMES = "xyz"
 
 
 def torus_groups(
@@ -84,23 +95,39 @@ def torus_groups(
     """Groups of these sizes, innermost first, on one slice."""
     slice_ = cluster.slice
     axes = [
-        _Axis(length, wraps)
-        for length, wraps in zip(slice_.shape, slice_.wrap, strict=True)
+        _Axis(name, length, wraps)
+        for name, length, wraps in zip(AXIS_NAMES, slice_.shape, slice_.wrap, strict=False)
         if length > 1
     ]
     W = torus.axis_bidi_bandwidth * fitted.near
     return tuple(_torus_group(axes, size, W, fitted.hop_seconds) for size in sizes)
 
 
+def physical_axes(cluster: Cluster, layout: Layout) -> dict[str, tuple[str, ...]]:
+    """Which physical axes each mesh axis takes on a torus: `x` a whole one, `x:4` part of one.
+
+    Mesh axes of one way take none; where there is no torus, nor does any.
+    """
+    network = cluster.chip.network
+    if not isinstance(network, Torus):
+        return {}
+    names = ("tensor", "sequence", "expert", "fsdp", "data")
+    sizes = tuple(getattr(layout, name) for name in names)
+    groups = torus_groups(cluster, network, efficiency(cluster.chip.id, "xla"), sizes)
+    return {name: group.axes for name, group in zip(names, groups, strict=True) if group.ways > 1}
+
+
 def _torus_group(axes: list[_Axis], ways: int, W: float, hop: float) -> Group:
     if ways == 1:
         return ALONE
     left, share, hops, longest = ways, 0.0, 0.0, 1.0
+    taken: list[str] = []
     for axis in sorted(axes, key=lambda a: (a.length != ways, -a.length)):
         if axis.length > 1 and left % axis.length == 0:
             share += (1.0 if axis.wraps else 0.5) / axis.stride
             hops += axis.length / 2 if axis.wraps else axis.length - 1
             longest = max(longest, axis.length * axis.stride * (1.0 if axis.wraps else 2.0))
+            taken.append(axis.taken(axis.length))
             left //= axis.length
             axis.length = 1
     if left > 1:
@@ -109,13 +136,14 @@ def _torus_group(axes: list[_Axis], ways: int, W: float, hop: float) -> Group:
                 share += 0.5 / axis.stride
                 hops += left - 1
                 longest = max(longest, 2.0 * left * axis.stride)
+                taken.append(axis.taken(left))
                 axis.length //= left
                 axis.stride *= left
                 left = 1
                 break
     per_byte = (ways - 1) / ways / (W * (share or 0.5))  # half: a line through unused chips
     # The bisection of the longest ring carries an AllToAll: V / (4 W) of the array over the ring.
-    return Group(ways, per_byte, longest / 4 / W, hop * (hops or ways - 1))
+    return Group(ways, per_byte, longest / 4 / W, hop * (hops or ways - 1), tuple(taken))
 
 
 @dataclass(frozen=True, slots=True)
