@@ -92,13 +92,13 @@ def test_a_terminal_without_block_characters_gets_hashes(encoding: str) -> None:
 
 
 def test_markup_in_a_name_is_shown_as_it_is(muster: Muster, tmp_path: Path) -> None:
-    folder = tmp_path / "a[red]b[/x]"
+    folder = tmp_path / "a[red]b[bold]"
     folder.mkdir(parents=True)
     config = Path("src/muster/models/data/configs/Llama-3-8B.json").read_text("utf-8")
     (folder / "config.json").write_text(config)
     outcome = muster("plan", str(folder), *PLAN[2:])
     assert outcome.status == 0
-    assert "a[red]b[/x]" in outcome.out
+    assert "a[red]b[bold]" in outcome.out
 
 
 @pytest.mark.parametrize(

@@ -82,3 +82,49 @@ def test_bad_input(tmp_path: Path) -> None:
         output_of(["--source", "torchtitian"])
     with pytest.raises(UnknownName, match="unknown hardware of a run"):
         output_of(["--hardware", "v9"])
+
+
+def test_memory_fits_in_the_width_and_has_its_terms() -> None:
+    out = output_of(["--memory"])
+    assert max(map(len, out.splitlines())) <= WIDTH
+    for words in ("By source", "bloom", "optim.", "Likely reasons", "Everything that ran must fit"):
+        assert words in out
+    rows = json.loads(output_of(["--memory", "--json", "--source", "bloom"]))
+    assert all(row["terms_gb"] for row in rows if not row["skipped"])
+
+
+def test_layouts_fit_in_the_width() -> None:
+    out = output_of(["--layouts", "--sample", "5", "--hardware", "v5e"])
+    assert max(map(len, out.splitlines())) <= WIDTH
+    assert "of 19 bf16 or fp16 set-ups" in out
+    rows = json.loads(output_of(["--layouts", "--sample", "2", "--source", "simumax", "--json"]))
+    assert len(rows) == 2
+    assert all(row["best"]["step_seconds"] > 0 for row in rows)
+
+
+@pytest.mark.parametrize("question", [[], ["--memory"], ["--layouts"]])
+def test_rows_that_cannot_be_read_are_skipped(tmp_path: Path, question: list[str]) -> None:
+    """Hardware, formats and words that no one knows: no row stops the others."""
+    lines = RUNS_FILE.read_text(encoding="utf-8").splitlines()
+    row = next(line for line in lines if line.startswith("simumax-013,"))
+    odd = [
+        row,
+        row.replace("simumax-013", "b").replace("B200", "qpu9"),
+        row.replace("simumax-013", "c").replace("bf16", "int3"),
+        row.replace("simumax-013", "d").replace(",none,", ",every second moon,"),
+        row.replace("simumax-013", "e").replace("Megatron", "Gigatron").replace("simumax", "new"),
+    ]
+    file = tmp_path / "odd.csv"
+    file.write_text("\n".join([lines[0], *odd]) + "\n", encoding="utf-8")
+    rows = json.loads(output_of(["--runs", str(file), "--json", *question]))
+    assert any(not each["skipped"] for each in rows)
+    text = output_of(["--runs", str(file), *question])
+    assert "Traceback" not in text
+
+
+def test_one_question_at_a_time() -> None:
+    with pytest.raises(BadInput, match="two questions"):
+        output_of(["--memory", "--layouts"])
+    for arguments in (["--sample", "3"], ["--layouts", "--all", "--sample", "3"]):
+        with pytest.raises(BadInput, match="--sample N"):
+            output_of(arguments)

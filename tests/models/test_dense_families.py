@@ -164,9 +164,15 @@ def test_family_keeps_the_name_of_its_class() -> None:
 
 def test_exaone4_reads_its_pattern_of_letters() -> None:
     config = {
-        "model_type": "exaone4", "hidden_size": 64, "intermediate_size": 128,
-        "num_hidden_layers": 6, "num_attention_heads": 4, "num_key_value_heads": 2,
-        "head_dim": 16, "vocab_size": 256, "sliding_window": 32,
+        "model_type": "exaone4",
+        "hidden_size": 64,
+        "intermediate_size": 128,
+        "num_hidden_layers": 6,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 16,
+        "vocab_size": 256,
+        "sliding_window": 32,
         "sliding_window_pattern": "LLLG",
     }
     architecture = architecture_from_config(config, name="exaone")
