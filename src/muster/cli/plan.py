@@ -14,6 +14,7 @@ from muster.models.registry import find_model
 from muster.planner.build import make_plan
 from muster.planner.plan import Plan
 from muster.planner.search import Minimize, Restrictions
+from muster.planner.sweep import Sweep, parse_what, sweep_of
 from muster.planner.workload import make_workload
 from muster.roofline.remat import parse_remat
 from muster.units import parse_batch, parse_count
@@ -45,10 +46,14 @@ MINIMIZE: tuple[Minimize, ...] = ("time", "cost", "chips")
 @click.option("--fix", multiple=True, metavar="AXIS=N", help="Hold a mesh axis: tensor=4, fsdp=64.")
 @click.option("--max-chips", metavar="N", help="Use at most so many chips.")
 @click.option("--minimize", default="time", metavar="WHAT", help="time (default), cost or chips.")
+@click.option("--sweep", metavar="WHAT", help="Add a curve over batch, chips or seq.")
 @click.option("--param-dtype", default="bf16", show_default=True, metavar="DTYPE")
 @click.option("--optimizer-dtype", default="f32", show_default=True, metavar="DTYPE")
 @click.option(
     "--out", type=click.Path(path_type=Path), metavar="FILE", help="Write plan.json here."
+)
+@click.option(
+    "--html", type=click.Path(path_type=Path), metavar="FILE", help="Write a page of pictures."
 )
 @CONSTANTS
 @JSON
@@ -63,9 +68,11 @@ def plan(
     fix: tuple[str, ...],
     max_chips: str | None,
     minimize: str,
+    sweep: str | None,
     param_dtype: str,
     optimizer_dtype: str,
     out: Path | None,
+    html: Path | None,
     constants: str,
     as_json: bool,
 ) -> int:
@@ -73,8 +80,13 @@ def plan(
 
     Exit status 1 says that the model does not fit.
     """
-    if out is not None:
-        _check_out(out, model, hardware)
+    if len(hardware) > 1 and (out or html or sweep):
+        raise BadInput("--out, --html and --sweep are of one plan; give one --on with them")
+    for file in (out, html):
+        if file is not None:
+            _check_written(file, model)
+    least = _minimize(minimize)
+    what = parse_what(sweep) if sweep is not None else None
     architecture = find_model(model)
     workload = make_workload(
         architecture,
@@ -96,40 +108,57 @@ def plan(
             workload,
             mfu=_fraction(mfu) if mfu is not None else None,
             restrictions=restrictions,
-            minimize=_minimize(minimize),
+            minimize=least,
         )
         for name in hardware
     ]
-    _show(plans, out=out, as_json=as_json)
+    curve = sweep_of(plans[0], what, restrictions, minimize=least) if what else None
+    if out is not None:
+        write_whole(out, _json(plans[0].to_json()) + "\n")
+    if html is not None:
+        _write_page(html, plans[0], restrictions, least)
+    _show(plans, curve, as_json=as_json)
     return 0 if any(each.fits for each in plans) else DOES_NOT_FIT
 
 
-def _check_out(out: Path, model: str, hardware: tuple[str, ...]) -> None:
-    """Refuse what --out must not overwrite, before anything is computed."""
-    if len(hardware) > 1:
-        raise BadInput("--out keeps one plan; give one --on with it")
-    if not str(out).strip() or str(out) == ".":
-        raise BadInput("--out names no file; write it like plan.json")
-    if out.exists() and any(
-        each.is_file() and out.samefile(each) for each in (Path(model), Path(model) / "config.json")
+def _check_written(file: Path, model: str) -> None:
+    """Refuse what must not be overwritten, before anything is computed."""
+    if not str(file).strip() or str(file) == ".":
+        raise BadInput("a file to write has no name; write it like plan.json")
+    if file.exists() and any(
+        each.is_file() and file.samefile(each)
+        for each in (Path(model), Path(model) / "config.json")
     ):
-        raise BadInput(f"--out {out} is the model's own config; name another file")
+        raise BadInput(f"{file} is the model's own config; name another file to write")
 
 
-def _show(plans: list[Plan], *, out: Path | None, as_json: bool) -> None:
-    documents = [each.to_json() for each in plans]
-    if out is not None:
-        write_whole(out, json.dumps(documents[0], indent=1, allow_nan=False) + "\n")
+def _write_page(html: Path, plan: Plan, restrictions: Restrictions, minimize: Minimize) -> None:
+    from muster.report.html import html_of
+
+    write_whole(html, html_of(plan, restrictions=restrictions, minimize=minimize))
+
+
+def _json(document: object) -> str:
+    return json.dumps(document, indent=1, allow_nan=False)
+
+
+def _show(plans: list[Plan], curve: Sweep | None, *, as_json: bool) -> None:
     if as_json:
-        answer = documents[0] if len(plans) == 1 else documents
-        click.echo(json.dumps(answer, indent=1, allow_nan=False))
+        documents = [each.to_json() for each in plans]
+        if curve is not None:
+            documents[0]["sweep"] = curve.to_json()
+        click.echo(_json(documents[0] if len(plans) == 1 else documents))
         return
     from muster.report.plan_report import print_comparison, print_plan
 
-    if len(plans) == 1:
-        print_plan(plans[0], written_to=out)
-    else:
+    if len(plans) > 1:
         print_comparison(plans)
+        return
+    print_plan(plans[0])
+    if curve is not None:
+        from muster.report.sweep_table import print_sweep
+
+        print_sweep(curve)
 
 
 def _fixed(pairs: tuple[str, ...]) -> dict[str, int]:

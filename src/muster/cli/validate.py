@@ -12,8 +12,8 @@ from muster.cli.options import JSON
 from muster.errors import BadInput, UnknownName
 
 if TYPE_CHECKING:
+    from muster.validation.against_search import Progress
     from muster.validation.groups import Group
-    from muster.validation.ranks import Progress
     from muster.validation.runs import Run
 
 SAMPLE = 40  # layouts that are searched unless told otherwise
@@ -95,13 +95,8 @@ def _memory(runs: "tuple[Run, ...]", incomplete: bool, as_json: bool) -> None:
 
 
 def _layouts(runs: "tuple[Run, ...]", size: int | None, as_json: bool) -> None:
-    from muster.validation.ranks import (
-        half_precision_groups,
-        rank_json,
-        rank_layouts,
-        sample,
-        unranked_json,
-    )
+    from muster.validation.against_search import half_precision_groups, rank_layouts, sample
+    from muster.validation.ranks import rank_json, unranked_json
 
     groups = half_precision_groups(runs)
     ranks, unranked = rank_layouts(sample(groups, size), groups, _progress())

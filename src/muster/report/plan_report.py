@@ -1,7 +1,6 @@
 """`muster plan` on a terminal: model, cost, memory, rules, layout, warnings."""
 
 import json
-from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
@@ -31,13 +30,11 @@ BOUNDS = {
 }
 
 
-def print_plan(plan: Plan, *, written_to: Path | None = None) -> None:
+def print_plan(plan: Plan) -> None:
     """Print everything that a person would ask of a plan."""
     screen = console()
     for section in (_head, _model, _cost, _step, _memory, _why, _layout, _rules, _warnings):
         section(plan, screen)
-    if written_to:
-        screen.print(f"Written to {written_to}", style=QUIET)
 
 
 def print_comparison(plans: list[Plan]) -> None:

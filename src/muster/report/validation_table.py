@@ -1,7 +1,7 @@
 """The terminal's view of `muster validate`."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
 from rich.table import Table
 
@@ -47,16 +47,17 @@ def print_validation(scores: Scores) -> None:
     out = console()
     rows = len(scores.rows)
     done = rows - len(scores.skipped)
-    out.print(title("Validation", f"{rows} rows, {done} predicted, {len(scores.groups)} set-ups"))
+    remark = f"{counted(rows, 'row')}, {done} predicted, {counted(len(scores.groups), 'set-up')}"
+    out.print(title("Validation", remark))
     if scores.groups:
-        out.print(_errors_table(sections(scores)))
+        out.print(errors_table(sections(scores), "absolute error of the step time"))
         out.print()
         out.print(title("Farthest off", "with the likely reason"))
         out.print(_worst_table(_shown(scores.groups)))
     if scores.skipped:
         out.print()
-        out.print(title("Not predicted", f"{len(scores.skipped)} rows"))
-        out.print(_skipped_table(scores))
+        out.print(title("Not predicted", counted(len(scores.skipped), "row")))
+        out.print(skipped_table(row.skipped or "" for row in scores.skipped))
 
 
 def _shown(groups: Iterable[GroupScore]) -> tuple[GroupScore, ...]:
@@ -78,9 +79,10 @@ def _cells(line: ErrorLine) -> tuple[str, ...]:
     )
 
 
-def _errors_table(parts: Iterable[Section]) -> Table:
+def errors_table(parts: Iterable[Section], heading: str) -> Table:
+    """Errors, one line a part of the set-ups."""
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style=QUIET)
-    table.add_column("absolute error of the step time", min_width=34, max_width=40)
+    table.add_column(heading, min_width=34, max_width=40)
     for name in ("set-ups", "rows", "median", "mean", "bias", "worst"):
         table.add_column(name, justify="right", no_wrap=True)
     for name, lines in parts:
@@ -111,15 +113,20 @@ def _worst_table(groups: Iterable[GroupScore]) -> Table:
     return table
 
 
-def _skipped_table(scores: Scores) -> Table:
+def counted(number: int, noun: str) -> str:
+    """A number with its noun.
+
+    >>> counted(1, "row"), counted(2, "row")
+    ('1 row', '2 rows')
+    """
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def skipped_table(reasons: Iterable[str]) -> Table:
+    """Reasons with how many rows, the most frequent first."""
     table = Table(box=None, show_header=False, padding=(0, 2, 0, 0), pad_edge=False)
     table.add_column(justify="right", no_wrap=True)
     table.add_column(overflow="fold")
-    for reason, count in _reasons(scores):
+    for reason, count in Counter(reasons).most_common():
         table.add_row(str(count), reason)
     return table
-
-
-def _reasons(scores: Scores) -> Iterator[tuple[str, int]]:
-    """Reasons with how many rows, the most frequent first."""
-    yield from Counter(row.skipped or "" for row in scores.skipped).most_common()
