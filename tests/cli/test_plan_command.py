@@ -219,3 +219,52 @@ def test_help_and_version(muster: Muster) -> None:
     assert "plan" in muster("--help").out
     assert "--batch" in muster("plan", "--help").out
     assert muster("--version").out.startswith("muster ")
+
+
+def test_a_page_of_pictures_is_written_whole(muster: Muster, tmp_path: Path) -> None:
+    page = tmp_path / "report.html"
+    outcome = muster(
+        "plan", "llama-3-8b", "--on", "v5p-16", "--batch", "64seq", "--html", str(page)
+    )
+    assert outcome.status == 0
+    content = page.read_text("utf-8")
+    assert content.lower().startswith("<!doctype html>")
+    assert "Llama-3-8B on v5p:2x2x2" in content
+    assert list(tmp_path.iterdir()) == [page]
+
+
+def test_planning_without_pictures_needs_no_templates(muster: Muster) -> None:
+    outcome = muster(*PLAN, python_flags=("-X", "importtime"))
+    imported = {line.rsplit("|", 1)[-1].strip() for line in outcome.err.splitlines()}
+    assert "jinja2" not in imported
+
+
+@pytest.mark.parametrize("what", ["batch", "chips", "seq"])
+def test_a_sweep_is_a_curve_around_what_was_asked(muster: Muster, what: str) -> None:
+    asked = ("plan", "llama-3-8b", "--on", "v5p-16", "--batch", "64seq", "--seq", "4096")
+    outcome = muster(*asked, "--sweep", what, "--json")
+    assert outcome.status == 0
+    sweep = json.loads(outcome.out)["sweep"]
+    assert len(sweep["points"]) >= 3
+    assert "->" in muster(*asked, "--sweep", what).out
+
+
+def test_clusters_are_compared_in_days_and_dollars(muster: Muster) -> None:
+    several = ("--on", "v5p:8x8x8", "--on", "h100:512", "--batch", "4M", "--tokens", "15T")
+    outcome = muster("plan", "llama-3-70b", *several)
+    assert outcome.status == 0
+    assert "days" in outcome.out
+    assert "h100:512" in outcome.out
+    answers = json.loads(muster("plan", "llama-3-70b", *several, "--json").out)
+    assert [answer["cluster"]["chip"] for answer in answers] == ["v5p", "h100"]
+    assert muster("plan", "llama-3-70b", *several, "--out", "x.json").status == 2
+
+
+def test_what_is_fixed_stays_fixed(muster: Muster) -> None:
+    outcome = muster(*PLAN, "--fix", "tensor=8", "--remat", "full", "--json")
+    answer = json.loads(outcome.out)
+    assert answer["layout"]["tensor"] == 8
+    assert answer["workload"]["remat"] == "full"
+    assert muster(*PLAN, "--fix", "tensr=8").status == 2
+    assert muster(*PLAN, "--fix", "tensor").status == 2
+    assert muster(*PLAN, "--minimize", "joy").status == 2
