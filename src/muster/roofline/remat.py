@@ -41,7 +41,8 @@ from muster.models.architecture import (
     Mlp,
     ShortConv,
 )
-from muster.sharding.weights import Weight, weight_table
+from muster.sharding import weights
+from muster.sharding.weight import Weight
 
 OUTSIDE_THE_MIXER = {"mlp", "experts", "norm", "extra", "embedding", "head", "tower"}
 SPLIT_BY_TENSOR = {"heads", "kv_heads", "state_heads", "key_heads", "state_inner", "conv_channels"}
@@ -117,8 +118,7 @@ class SavedTensor:
 
 def layer_weights(architecture: Architecture, layer: Layer) -> tuple[Weight, ...]:
     """The weights of one copy of one layer."""
-    alone = replace(architecture, layers=(layer,), towers=(), extra=())
-    return tuple(w for w in weight_table(alone) if w.name.startswith("layers."))
+    return weights.layer_weights(architecture.d_model, layer)
 
 
 def saved_tensors(

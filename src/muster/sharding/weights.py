@@ -6,6 +6,7 @@ shardings and their names in a checkpoint all derive from this table, so that th
 
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from functools import lru_cache
 
 from muster.models.architecture import (
     Architecture,
@@ -85,6 +86,12 @@ def mtp_table(architecture: Architecture) -> tuple[Weight, ...]:
             for weight in (*around, *_layer(D, layer))
         )
     )
+
+
+@lru_cache(maxsize=1024)
+def layer_weights(d_model: int, layer: Layer) -> tuple[Weight, ...]:
+    """The weights of one copy of one layer; the same few layers are asked for all the time."""
+    return tuple(_merged(_layer(d_model, layer)))
 
 
 def _merged(weights: Iterable[Weight]) -> Iterator[Weight]:
