@@ -34,7 +34,7 @@ SAMPLE = 40  # layouts that are searched unless told otherwise
     "--sample",
     type=click.IntRange(min=1),
     metavar="N",
-    help="How many layouts to search, chosen by hash.  [default: 40, some 15 s]",
+    help="How many layouts to search, chosen by hash.  [default: 40, some 20 s]",
 )
 @click.option("--source", metavar="NAME", help="Only rows of one source group: torchtitan.")
 @click.option("--hardware", metavar="NAME", help="Only rows of one kind of hardware: v5p, h100.")

@@ -64,6 +64,12 @@ def does_not_fit(
         f"does not fit: {format_bytes(memory.total)} a chip of {format_bytes(memory.usable)} "
         f"usable ({choice.layout}, remat {choice.remat})"
     )
+    state = memory.params + memory.gradients + memory.optimizer
+    if state > memory.usable and choice.layout.chips_used == cluster.chips:
+        head += (
+            f"; parameters, gradients and optimizer alone are {format_bytes(state)} a chip: no "
+            f"sharding over these {cluster.chips:,} chips can hold them"
+        )
     changes = [
         f"{change}: {format_bytes(held.memory.total)} a chip with {held.layout}, remat {held.remat}"
         for change, held in nearest_changes(architecture, cluster, workload, restrictions)

@@ -4,11 +4,11 @@ Each rule says whether some ways of parallelism are possible for a model and, if
 the nearest possible number is.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from math import gcd, isqrt
 
-from muster.hardware import Chip
+from muster.hardware import Chip, Cluster, Switched
 from muster.models.architecture import Architecture, Attention, Experts, LatentAttention, Mixer, Mlp
 from muster.roofline.workload import Workload
 
@@ -17,6 +17,8 @@ SHORTEST_PIECE = 128
 # Rows of a tile in the TPU's memory for numbers of two bytes; a shard of fewer rows is padded to it
 # and must be copied into place after every gather.
 TILE_ROWS = 16
+MOST_WAYS = 1 << 20
+MOST_NAMED = 7
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,13 +81,19 @@ def legal_sequence_ways(workload: Workload, most: int) -> tuple[int, ...]:
     )
 
 
-def legal_stages(architecture: Architecture, chips: int, most: int) -> tuple[int, ...]:
-    """Pipeline stages: at most one a layer, and as many as divide the chips.
+def legal_stages(architecture: Architecture, most: int) -> tuple[int, ...]:
+    """Pipeline stages: at most one a layer, and what divides the layers or is a power of two.
 
-    Layers need not divide: stages with one layer fewer wait, which the step model counts.
+    Embedding and head may count as a layer each (`roofline.pipeline.stage_layers`). Where layers do
+    not divide, stages with fewer wait, which the step model counts. The chips do not matter: what
+    is possible on few chips must be possible on more.
     """
-    limit = min(most, architecture.num_layers)
-    return tuple(stages for stages in divisors(chips) if stages <= limit)
+    layers = architecture.num_layers
+    return tuple(
+        stages
+        for stages in range(1, min(most, layers) + 1)
+        if layers % stages == 0 or (layers + 2) % stages == 0 or _is_power_of_two(stages)
+    )
 
 
 def legal_microbatches(sequences: int) -> tuple[int, ...]:
@@ -110,6 +118,56 @@ def shard_obstacle(architecture: Architecture, chip: Chip, shards: int) -> Obsta
             f"{architecture.d_model} rows a chip, less than a tile of {TILE_ROWS}"
         ),
     )
+
+
+def fixed_obstacles(
+    architecture: Architecture, cluster: Cluster, workload: Workload, fixed: Mapping[str, int]
+) -> Iterator[str]:
+    """Why the ways that a user holds fixed leave no layout, with the nearest legal ones."""
+    chips, network = cluster.slice.chips, cluster.chip.network
+    tensor, expert = fixed.get("tensor", 1), fixed.get("expert", 1)
+    sequence, stage = fixed.get("sequence", 1), fixed.get("stage", 1)
+    batch = fixed.get("data", 1) * fixed.get("fsdp", 1) * expert
+    per_slice = workload.batch_sequences // cluster.slices
+    legal = legal_tensor_ways(architecture, smallest_tensor_limit(architecture))
+    for obstacle in tensor_obstacles(architecture, tensor):
+        yield f"{obstacle.message}; legal tensor ways: {_nearest(legal, tensor)}"
+    if isinstance(network, Switched) and tensor > network.domain_chips:
+        yield f"tensor={tensor} leaves the scale-up domain of {network.domain_chips} GPUs"
+    if expert not in (legal := legal_expert_ways(architecture, expert + MOST_WAYS)):
+        yield f"experts do not split {expert} ways; legal expert ways: {_nearest(legal, expert)}"
+    if sequence not in (legal := legal_sequence_ways(workload, workload.sequence_length)):
+        yield (
+            f"a sequence is cut into pieces of {SHORTEST_PIECE} tokens or more, a power of two of "
+            f"them, not {sequence}; legal sequence ways: {_nearest(legal, sequence)}"
+        )
+    if stage not in (legal := legal_stages(architecture, architecture.num_layers)):
+        yield (
+            f"{architecture.num_layers} layers do not make {stage} stages; legal stages: "
+            f"{_nearest(legal, stage)}"
+        )
+    elif stage > 1 and not isinstance(network, Switched):
+        yield f"stage={stage}: pipelines are planned on GPUs alone"
+    if per_slice % batch:
+        legal = tuple(divisors(per_slice))
+        yield (
+            f"{per_slice:,} sequences of a slice do not split {batch} ways; legal batch ways: "
+            f"{_nearest(legal, batch)}"
+        )
+    if (ways := tensor * batch * sequence * stage) > chips:
+        yield f"these ways are {ways:,} chips of a slice of {chips:,}"
+
+
+def _nearest(legal: tuple[int, ...], asked: int) -> str:
+    """The legal numbers around the one that was asked for.
+
+    >>> _nearest((1, 2, 4, 28), 8), _nearest(tuple(range(1, 99)), 50)
+    ('1, 2, 4, 28', '47, 48, 49, 50, 51, 52, 53')
+    """
+    if len(legal) > MOST_NAMED:
+        nearest = sorted(legal, key=lambda ways: abs(ways - asked))[:MOST_NAMED]
+        legal = tuple(sorted(nearest))
+    return ", ".join(map(str, legal))
 
 
 def divisors(number: int) -> list[int]:

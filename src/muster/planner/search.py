@@ -29,10 +29,11 @@ from muster.planner.constraints import (
     shard_obstacle,
 )
 from muster.roofline.flops import training_flops
+from muster.roofline.pipeline import stage_layers
 from muster.roofline.remat import Remat
 from muster.roofline.remat_policy import RematPolicy, remat_policy
-from muster.roofline.software import default_software
-from muster.roofline.step_memory import StepMemory, step_memory
+from muster.roofline.software import FLASH, AttentionKernel, Software, default_software
+from muster.roofline.step_memory import StepMemory, stage_memory, step_memory
 from muster.roofline.step_time import StepModel, StepTime
 from muster.roofline.workload import Workload
 from muster.sharding.mesh import Layout
@@ -42,6 +43,8 @@ type Minimize = Literal["time", "cost", "chips"]
 AXES = ("stage", "data", "fsdp", "sequence", "expert", "tensor", "microbatches")
 # From most memory to least, and but for the last from least computed again to most.
 POLICIES = (Remat.NONE, Remat.MINIMAL, Remat.OUTPUTS, Remat.FULL, Remat.OFFLOAD)
+RUNS_MATMULS_AGAIN = (Remat.OUTPUTS, Remat.FULL)
+THRIFTIEST = (Remat.FULL, Remat.OFFLOAD)
 MOST_VIRTUAL_STAGES = 8
 # A layout this much slower than the best is not worth a line among the alternatives.
 WORTH_SHOWING = 1.25
@@ -124,6 +127,8 @@ def search(
     restrictions: Restrictions | None = None,
     *,
     minimize: Minimize = "time",
+    software: Software | None = None,
+    attention: AttentionKernel = FLASH,
 ) -> Found:
     """Find the layouts with the least predicted step time, cost or chips.
 
@@ -133,6 +138,8 @@ def search(
         workload: batch, sequence and formats.
         restrictions: what is held fixed.
         minimize: a step's seconds, its chip-seconds, or the chips that it takes.
+        software: who writes the step; None for what most people use on the chip.
+        attention: the attention kernel.
 
     Raises:
         BadInput: the batch does not split over the slices.
@@ -140,7 +147,8 @@ def search(
     if workload.batch_sequences % cluster.slices:
         raise BadInput(_uneven(cluster, workload))
     held = restrictions or Restrictions()
-    return _Search(architecture, cluster, workload, held, minimize).run()
+    program = (software or default_software(cluster.chip), attention)
+    return _Search(architecture, cluster, workload, held, minimize, program).run()
 
 
 def measure(minimize: Minimize, chips: int, seconds: float) -> float:
@@ -190,6 +198,7 @@ class _Search:
         workload: Workload,
         restrictions: Restrictions,
         minimize: Minimize,
+        program: tuple[Software, AttentionKernel],
     ) -> None:
         self.minimize: Minimize = minimize
         self.architecture = architecture
@@ -197,13 +206,17 @@ class _Search:
         self.workload = workload
         self.restrictions = restrictions
         self.models: dict[int, _Models | None] = {}
-        software = default_software(cluster.chip)
+        self.software, self.attention = software, _ = program
         self.zero_1 = not software.shards_replicas
         self.policies = {
             remat: remat_policy(remat, whole_layer=software.whole_layer)
             for remat in restrictions.policies
             if remat is not Remat.OFFLOAD or cluster.chip.kind == "tpu" or restrictions.remat
         }
+        dram = cluster.chip.fact("host.dram_bytes")
+        known = dram.value if dram else None
+        whole = float(known) if isinstance(known, int | float) else math.inf
+        self.host_bytes = whole / cluster.chip.chips_per_host
         self.best: dict[Layout, Choice] = {}
         self.least = math.inf
         self.closest: Choice | None = None
@@ -211,21 +224,45 @@ class _Search:
 
     def run(self) -> Found:
         """Consider every mesh that could still be near the best."""
-        flops = training_flops(self.architecture, self.workload.sequence_length).model
-        least_work = flops * self.workload.batch_sequences / self.cluster.chip.bf16_flops
+        least_work = self._least_work()
+        lightest = next(iter(self.policies.values()))
         direction = -1 if self.minimize == "time" else 1
         order = sorted(self._meshes(), key=lambda m: (direction * m.chips_used, _axes(m)))
         for mesh in order:
-            if self._beyond(mesh, least_work / mesh.chips_used):
+            if self._beyond(mesh, least_work * self._unevenness(mesh.stage) / mesh.chips_used):
                 continue
             if self._models_on(mesh.chips_per_slice) is None:
                 continue
-            for split in self._microbatched(mesh):
-                policy = self._lightest_policy(split)
-                if policy and not self._beyond(split, self._least_seconds(split, policy)):
-                    self._consider(split)
+            for pieces in self._pieces(mesh):
+                for split in self._microbatched(pieces):
+                    if self._beyond(split, self._least_math(split, lightest)):
+                        continue
+                    sharded = next(self._splits(split), None)
+                    if sharded is None or not self._can_fit(sharded):
+                        break  # fewer microbatches need more memory still
+                    if self._beyond(split, self._least_seconds(sharded, lightest)):
+                        continue
+                    policy = self._lightest_policy(sharded)
+                    if not self._beyond(split, self._least_seconds(sharded, policy)):
+                        self._consider(split)
         ranked = tuple(sorted(self.best.values(), key=self._rank))
         return Found(ranked=ranked, examined=self.examined, closest=self.closest)
+
+    def _least_work(self) -> float:
+        """Chip-seconds of a step's math at the best rate that anything reaches."""
+        flops = training_flops(self.architecture, self.workload.sequence_length).model
+        model = self._step_model(self.cluster)
+        rate = max(model.unit.flops, model.head_unit.flops, model.attention_rate)
+        return flops * self.workload.batch_sequences / rate
+
+    def _unevenness(self, stage: int) -> float:
+        """At least how much more the fullest stage does than the mean one.
+
+        Embedding and head count as two layers, the most that `stage_layers` deals them for.
+        """
+        layers = self.architecture.num_layers
+        fullest, _ = stage_layers(layers, stage)
+        return max(1.0, (fullest - 1) * stage / layers, fullest * stage / (layers + 2))
 
     def _rank(self, choice: Choice) -> tuple[float, float, float, int, int]:
         """What is to be least, then time, then memory, then simplicity."""
@@ -243,42 +280,82 @@ class _Search:
         bound = measure(self.minimize, layout.chips_used, least_seconds)
         return bound > self.least * WORTH_SHOWING
 
-    def _lightest_policy(self, replicated: Layout) -> RematPolicy | None:
-        """The least recomputation that any split into shards and replicas could fit with.
+    def _can_fit(self, sharded: Layout) -> bool:
+        """Whether any split into shards and replicas could fit, whatever is computed again.
 
         Memory falls as shards grow, so the largest legal number of them tells for all.
         """
-        layout = next(self._splits(replicated), None)
-        if layout is None:
-            return None
-        model = self._models_for(layout).steps
-        thriftiest = max(self.policies, key=POLICIES.index)
-        least = step_memory(model, layout, self.policies[thriftiest])
-        if not least.fits:
-            if self.closest is None or least.total < self.closest.memory.total:
-                policy = self.policies[thriftiest]
-                self.closest = self._predict(layout, thriftiest, policy, least)
-            return None
-        return next(
-            policy for policy in self.policies.values() if step_memory(model, layout, policy).fits
-        )
+        thriftiest = [remat for remat in THRIFTIEST if remat in self.policies]
+        if any(self._fitting(sharded, remat) for remat in thriftiest or self.policies):
+            return True
+        self._short_of_memory(sharded, thriftiest or list(self.policies))
+        return False
 
-    def _least_seconds(self, replicated: Layout, policy: RematPolicy) -> float:
-        """A bound on every split: what the weights' and gradients' traffic takes is left out."""
+    def _lightest_policy(self, sharded: Layout) -> RematPolicy:
+        """The least recomputation that any split into shards and replicas could fit with."""
+        lightest = next(remat for remat in self.policies if self._fitting(sharded, remat))
+        # What waits in the host's memory is not computed again.
+        if lightest in RUNS_MATMULS_AGAIN and Remat.OFFLOAD in self.policies:
+            return self.policies[Remat.OFFLOAD]
+        return self.policies[lightest]
+
+    def _fitting(self, layout: Layout, remat: Remat) -> StepMemory | None:
+        """The memory of the fullest stage where it fits, on the host too.
+
+        The first stage mostly is the fullest. Where the host's memory is not known, it suffices.
+        """
+        model, policy = self._models_for(layout).steps, self.policies[remat]
+        memory = stage_memory(model, layout, policy, 0)
+        if memory.fits and layout.stage > 1:
+            memory = step_memory(model, layout, policy)
+        return memory if memory.fits and memory.host <= self.host_bytes else None
+
+    def _short_of_memory(self, layout: Layout, thriftiest: list[Remat]) -> None:
+        """Remember what is short of least memory, for when nothing fits."""
+        if self.best:
+            return
+        model = self._models_for(layout).steps
+        for remat in thriftiest:
+            policy = self.policies[remat]
+            memory = step_memory(model, layout, policy)
+            if self.closest is None or memory.total < self.closest.memory.total:
+                self.closest = self._predict(layout, remat, policy, memory)
+
+    def _least_math(self, split: Layout, policy: RematPolicy) -> float:
+        """A bound that takes microseconds: what the fullest stage computes, traffic left out."""
+        model = self._models_for(split).steps
+        sequences = self.workload.batch_sequences / (split.batch_ways * split.microbatches)
+        layers = model.layers(sequences, split, policy)
+        fullest, _ = stage_layers(self.architecture.num_layers, split.stage, split.virtual_stages)
+        share = fullest / self.architecture.num_layers
+        return split.microbatches * share * (layers.matmuls + layers.moved)
+
+    def _least_seconds(self, sharded: Layout, policy: RematPolicy) -> float:
+        """A bound on every split: what the weights' and gradients' traffic takes is left out.
+
+        The split with most shards keeps and updates the fewest parameters.
+        """
         self.examined += 1
-        step = self._models_for(replicated).steps.step(replicated, policy)
+        step = self._models_for(sharded).steps.step(sharded, policy)
         return step.total - step.fsdp - step.data - step.host
 
     def _consider(self, replicated: Layout) -> None:
-        """Every split into shards and replicas that fits, with the least recomputation."""
+        """Every split into shards and replicas that fits, with the least recomputation.
+
+        The host's memory instead of recomputation is a matter of time: both are predicted.
+        """
         for layout in self._splits(replicated):
-            model = self._models_for(layout).steps
+            fits = False
             for remat, policy in self.policies.items():
-                memory = step_memory(model, layout, policy)
-                if memory.fits:
+                if fits and remat is not Remat.OFFLOAD:
+                    continue
+                memory = self._fitting(layout, remat)
+                if memory:
+                    fits = True
                     self._keep(self._predict(layout, remat, policy, memory))
-                    break
-            else:
+                    if remat not in RUNS_MATMULS_AGAIN:
+                        break
+            if not fits:
                 return  # fewer shards need more memory still
 
     def _keep(self, choice: Choice) -> None:
@@ -308,9 +385,17 @@ class _Search:
             cluster = filled_by(self.cluster, chips)
             self.models[chips] = None
             if cluster:
-                steps = StepModel(self.architecture, cluster, self.workload)
-                self.models[chips] = _Models(cluster=cluster, steps=steps)
+                self.models[chips] = _Models(cluster=cluster, steps=self._step_model(cluster))
         return self.models[chips]
+
+    def _step_model(self, cluster: Cluster) -> StepModel:
+        return StepModel(
+            self.architecture,
+            cluster,
+            self.workload,
+            attention=self.attention,
+            software=self.software,
+        )
 
     def _splits(self, replicated: Layout) -> Iterator[Layout]:
         """A mesh's batch ways as shards and replicas, most shards first.
@@ -363,22 +448,27 @@ class _Search:
                 pieces = legal_sequence_ways(self.workload, limit // (tensor * expert))
                 for sequence in filter_allowed(allows, "sequence", pieces):
                     most = limit // (tensor * expert * sequence) if switched else 1
-                    stages = legal_stages(architecture, self.cluster.slice.chips, most)
+                    stages = legal_stages(architecture, most)
                     for stage in filter_allowed(allows, "stage", stages):
                         yield tensor, expert, sequence, stage
 
+    def _pieces(self, mesh: Layout) -> Iterator[Layout]:
+        """The mesh with every number of pieces that its stages can hold."""
+        if mesh.stage == 1:
+            yield mesh
+            return
+        for pieces in _virtual_stages(self.architecture.num_layers, mesh.stage):
+            yield replace(mesh, virtual_stages=pieces)
+
     def _microbatched(self, mesh: Layout) -> Iterator[Layout]:
-        """The mesh with every number of microbatches; with stages, interleaved as well."""
+        """The mesh with every number of microbatches, most first; interleaved, in whole rounds."""
         local = self.workload.batch_sequences // mesh.batch_ways
-        for microbatches in legal_microbatches(local):
+        for microbatches in reversed(legal_microbatches(local)):
             if not self.restrictions.allows("microbatches", microbatches):
                 continue
-            if mesh.stage == 1:
-                yield replace(mesh, microbatches=microbatches)
-            elif microbatches >= mesh.stage:
-                for pieces in _virtual_stages(self.architecture.num_layers, mesh.stage):
-                    if pieces == 1 or microbatches % mesh.stage == 0:
-                        yield replace(mesh, microbatches=microbatches, virtual_stages=pieces)
+            if microbatches < mesh.stage or (mesh.virtual_stages > 1 and microbatches % mesh.stage):
+                continue
+            yield replace(mesh, microbatches=microbatches)
 
 
 def filter_allowed(

@@ -33,7 +33,7 @@ def _width() -> int:
 def _draws_blocks() -> bool:
     """Whether standard output can show block characters."""
     try:
-        "█▏".encode(sys.stdout.encoding or "ascii")
+        "█▏".encode(sys.stdout.encoding or "utf-8")
     except (UnicodeEncodeError, LookupError):
         return False
     return True

@@ -11,8 +11,13 @@
 Kernels: unfused, by Megatron or as XLA's dot products; the flash-attn that PyTorch ships; on TPUs
 before 7x, Pallas' backward pass in two kernels unless the row says `fused bwd`; flash otherwise. A
 stated power limit lowers the clock with the cube root of power.
+
+Logits, which only memory asks for: llm-foundry's default loss is flash-attn's, which works in half
+precision with its own derivative (2 + 2 bytes a logit); MaxText's `vocab tiling n` takes the loss
+in n parts.
 """
 
+import re
 from dataclasses import replace
 
 from muster.hardware import Cluster
@@ -37,6 +42,7 @@ from muster.roofline.software import (
 from muster.roofline.step_time import StepTime, predict_step
 from muster.validation.setup import Setup
 
+FUSED_LOSS_BYTES = 4.0
 FULL_POWER_WATTS = 700.0  # H100 SXM, the only chip that a row limits
 _TWO_KERNEL_CHIPS = {"v2", "v3", "v4", "v5e", "v5p", "v6e"}
 
@@ -66,8 +72,13 @@ def software_of(setup: Setup) -> Software:
         return DEEPSPEED
     match setup.software:
         case "xla":
-            return replace(XLA, sequence_sharded=setup.sequence_parallel)
+            tiling = re.search(r"vocab tiling (\d{1,4})\b", setup.run.notes.lower())
+            parts = max(1, int(tiling[1])) if tiling else 1
+            logit_bytes = XLA.logit_bytes / parts
+            return replace(XLA, sequence_sharded=setup.sequence_parallel, logit_bytes=logit_bytes)
         case "torch":
+            if setup.run.source_group == "llm-foundry":
+                return replace(TORCH, logit_bytes=FUSED_LOSS_BYTES)
             return TORCH_COMPILED if "compile" in setup.run.notes.lower() else TORCH
         case "megatron":
             if setup.sequence_parallel:

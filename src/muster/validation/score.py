@@ -8,6 +8,7 @@ import math
 import statistics
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import Protocol
 
 from muster.errors import MusterError
 from muster.validation.groups import Group, geometric_mean, group_setups
@@ -34,6 +35,18 @@ class RowScore:
     error: float | None = None
     group: str | None = None
     skipped: str | None = None
+
+
+class Scored(Protocol):
+    """What has an error: a set-up's step time, or its memory."""
+
+    @property
+    def group(self) -> Group:
+        """Its rows."""
+
+    @property
+    def error(self) -> float:
+        """Predicted over measured, less one."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,7 +138,7 @@ def score_runs(runs: Iterable[Run], predict: Predictor, *, incomplete: bool = Fa
     return Scores(rows=tuple(rows), groups=tuple(scored))
 
 
-def errors_of(name: str, groups: Iterable[GroupScore]) -> ErrorLine | None:
+def errors_of(name: str, groups: Iterable[Scored]) -> ErrorLine | None:
     """The errors of some groups together; None where there are none."""
     chosen = list(groups)
     if not chosen:
@@ -143,11 +156,9 @@ def errors_of(name: str, groups: Iterable[GroupScore]) -> ErrorLine | None:
     )
 
 
-def errors_by(
-    groups: Iterable[GroupScore], key: Callable[[GroupScore], str]
-) -> tuple[ErrorLine, ...]:
+def errors_by[S: Scored](groups: Iterable[S], key: Callable[[S], str]) -> tuple[ErrorLine, ...]:
     """One line for each value of `key`, those of most groups first."""
-    parts: dict[str, list[GroupScore]] = {}
+    parts: dict[str, list[S]] = {}
     for each in groups:
         parts.setdefault(key(each), []).append(each)
     lines = [line for name, part in parts.items() if (line := errors_of(name, part))]
