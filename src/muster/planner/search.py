@@ -47,7 +47,7 @@ RUNS_MATMULS_AGAIN = (Remat.OUTPUTS, Remat.FULL)
 THRIFTIEST = (Remat.FULL, Remat.OFFLOAD)
 MOST_VIRTUAL_STAGES = 8
 # A layout this much slower than the best is not worth a line among the alternatives.
-WORTH_SHOWING = 1.25
+WORTH_SHOWING = 1.15
 
 
 @dataclass(frozen=True, kw_only=True)
