@@ -20,6 +20,7 @@ from muster.roofline.software import (
 )
 from muster.roofline.step_memory import (
     gradient_bytes,
+    kept_per_token,
     microbatches_alive,
     stage_memory,
     step_memory,
@@ -172,3 +173,14 @@ def test_an_interleaved_pipeline_holds_more_at_its_start() -> None:
     assert microbatches_alive(0, 8, 8, 64) == 8 + 7 / 8
     assert microbatches_alive(7, 8, 1, 64) == 1
     assert microbatches_alive(0, 8, 1, 4) == 4
+
+
+def test_full_recomputation_keeps_no_expert_outputs() -> None:
+    """As `saved_tensors` has it: DeepSeek-V3 keeps its layers' inputs, 61 x 7168 x 2 B a token."""
+    deepseek = published("DeepSeek-V3")
+    workload = Workload(sequence_length=4096, batch_sequences=512)
+    model = StepModel(deepseek, parse_cluster("v5p:8x8x8"), workload)
+    kept, again, host = kept_per_token(model, remat_policy(Remat.FULL), 1)
+    assert kept == 61 * 7168 * 2
+    assert again > 0
+    assert host == 0

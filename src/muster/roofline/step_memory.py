@@ -45,7 +45,7 @@ PART_OF = {
     "context log-sum-exp": "mixing",
     "value": "value",
     "mlp output": "down",
-    "expert outputs": "down",
+    "expert outputs": "up",  # with `up` computed again, the experts run again to their end
     "shared output": "down",
     "router logits": "up",
     "expert input latent": "up",
