@@ -1,0 +1,315 @@
+"""Cross-entropy over a vocabulary whose logits are never held whole.
+
+    -log p(y) = m + log sum_v exp(l_v - m) - l_y,    l = x W,    m = max_v l_v
+    d(-log p)/dl = p - onehot(y)
+    z = (log sum_v exp l_v)^2, which keeps the softmax's normalizer near 1 (PaLM, section 5)
+
+Each chip takes its tokens in chunks and its slice of the vocabulary. When the loss is being
+differentiated, a chunk's gradients are computed while its logits exist, so that x W is done once:
+three matmuls in all. The weights' gradient is summed on the chip and reduced between chips once.
+
+Letters: B sequences, T their tokens, D d_model, V vocabulary, M tokens of one chip, C of a chunk.
+"""
+
+from dataclasses import dataclass
+from functools import partial
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.sharding import Mesh
+from jax.sharding import PartitionSpec as P
+
+from muster.sharding.rules import BATCH_AXES, SHARD_AXES
+
+# Float32 logits of a chunk on one chip: small beside HBM, large enough that a chunk's matmuls
+# (C rows) are far from being bound by reading the head again.
+CHUNK_BYTES = 256 * 2**20
+TOKEN_AXES = (*BATCH_AXES, "sequence")
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True, kw_only=True)
+class LossSums:
+    """Sums over all tokens of all chips, float32 scalars.
+
+    Attributes:
+        total: sum of w (-log p + z_loss z); the one that gradients flow through.
+        nll: sum of w (-log p).
+        z: sum of w z.
+        weights: sum of w; divide by it for means.
+        correct: sum of w where no word is likelier than the target.
+    """
+
+    total: jax.Array
+    nll: jax.Array
+    z: jax.Array
+    weights: jax.Array
+    correct: jax.Array
+
+
+def cross_entropy(
+    x_BTD: jax.Array,
+    head_DV: jax.Array,
+    targets_BT: jax.Array,
+    weights_BT: jax.Array,
+    *,
+    mesh: Mesh,
+    vocab_size: int,
+    z_loss: float = 0.0,
+    chunk_tokens: int | None = None,
+    head_axes: tuple[str, ...] = SHARD_AXES,
+) -> LossSums:
+    """The weighted cross-entropy of next-token predictions, as sums.
+
+    Matmuls take both factors in x's dtype and accumulate in float32; everything between is float32.
+    Gradients flow from `total` to x and to the head, never to the weights.
+
+    Args:
+        x_BTD: the last block's normalized output; batch and T split as a batch's leaves are.
+        head_DV: D split over `head_axes`, V over `tensor`, in any float dtype; its gradient is summed
+            in float32 and returned in its own dtype. Columns from `vocab_size` on have no probability.
+        targets_BT: int32 ids below `vocab_size`.
+        weights_BT: float32; 0 leaves a token out.
+        mesh: with the seven axes.
+        vocab_size: words that can be predicted, at most V.
+        z_loss: what the squared log-normalizer is multiplied by.
+        chunk_tokens: at most so many tokens of a chip at once; by default, such that their logits
+            take `CHUNK_BYTES`.
+        head_axes: mesh axes that split the head's D, outermost first.
+    """
+    assert x_BTD.shape[:2] == targets_BT.shape == weights_BT.shape
+    assert x_BTD.shape[2] == head_DV.shape[0]
+    assert vocab_size <= head_DV.shape[1]
+    how = _How(
+        mesh=mesh,
+        vocab_size=vocab_size,
+        z_loss=z_loss,
+        chunk_tokens=chunk_tokens,
+        head_axes=_present(mesh, head_axes),
+    )
+    return _cross_entropy(how, x_BTD, head_DV, targets_BT, weights_BT)
+
+
+def logits(x_BTD: jax.Array, head_DV: jax.Array, *, vocab_size: int) -> jax.Array:
+    """Whole float32 logits [B, T, vocab_size], for evaluation on few tokens."""
+    head_DV = head_DV.astype(x_BTD.dtype)
+    whole_BTV = jnp.einsum("btd,dv->btv", x_BTD, head_DV, preferred_element_type=jnp.float32)
+    return whole_BTV[..., :vocab_size]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _How:
+    """What is static about one loss."""
+
+    mesh: Mesh
+    vocab_size: int
+    z_loss: float
+    chunk_tokens: int | None
+    head_axes: tuple[str, ...]
+
+    @property
+    def token_axes(self) -> tuple[str, ...]:
+        return _present(self.mesh, TOKEN_AXES)
+
+    @property
+    def tensor(self) -> int:
+        return self.mesh.shape["tensor"]
+
+    def scatters(self, tokens: int) -> bool:
+        """Whether x's gradient leaves with T split over `tensor`, as T of one chip allows."""
+        return self.tensor > 1 and tokens % self.tensor == 0
+
+
+class _Gradients(NamedTuple):
+    """Of `total`: x's in its dtype; the head's in float32, split as the head is."""
+
+    x: jax.Array
+    head: jax.Array
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _cross_entropy(
+    how: _How, x_BTD: jax.Array, head_DV: jax.Array, targets_BT: jax.Array, weights_BT: jax.Array
+) -> LossSums:
+    sums, _ = _on_mesh(how, False, x_BTD, head_DV, targets_BT, weights_BT)
+    return sums
+
+
+def _forward(
+    how: _How, x_BTD: jax.Array, head_DV: jax.Array, targets_BT: jax.Array, weights_BT: jax.Array
+) -> tuple[LossSums, tuple[_Gradients, jax.Array]]:
+    sums, gradients = _on_mesh(how, True, x_BTD, head_DV, targets_BT, weights_BT)
+    assert gradients is not None
+    return sums, (gradients, jnp.zeros((), head_DV.dtype))
+
+
+def _backward(
+    _how: _How, saved: tuple[_Gradients, jax.Array], cotangent: LossSums
+) -> tuple[jax.Array, jax.Array, None, None]:
+    gradients, head_like = saved
+    scale = cotangent.total.astype(jnp.float32)
+    dx_BTD = (gradients.x.astype(jnp.float32) * scale).astype(gradients.x.dtype)
+    return dx_BTD, (gradients.head * scale).astype(head_like.dtype), None, None
+
+
+_cross_entropy.defvjp(_forward, _backward)
+
+
+def _on_mesh(
+    how: _How,
+    with_gradients: bool,
+    x_BTD: jax.Array,
+    head_DV: jax.Array,
+    targets_BT: jax.Array,
+    weights_BT: jax.Array,
+) -> tuple[LossSums, _Gradients | None]:
+    """Run `_on_chip` on every chip's share."""
+    by_token = P(BATCH_AXES, "sequence")
+    head_spec = P(how.head_axes or None, "tensor")
+    tokens = x_BTD.shape[1] // how.mesh.shape["sequence"]
+    dx_tokens = ("sequence", "tensor") if how.scatters(tokens) else "sequence"
+    gradient_specs = _Gradients(P(BATCH_AXES, dx_tokens, None), head_spec)
+    return jax.shard_map(
+        partial(_on_chip, how, with_gradients),
+        mesh=how.mesh,
+        in_specs=(P(BATCH_AXES, "sequence", None), head_spec, by_token, by_token),
+        out_specs=(P(), gradient_specs if with_gradients else None),
+        check_vma=False,  # what is replicated is made so here, by the sums below
+    )(x_BTD, head_DV, targets_BT, weights_BT)
+
+
+def _on_chip(
+    how: _How,
+    with_gradients: bool,
+    x_BTD: jax.Array,
+    head_shard: jax.Array,
+    targets_BT: jax.Array,
+    weights_BT: jax.Array,
+) -> tuple[LossSums, _Gradients | None]:
+    """One chip's tokens and words, and the reductions between chips."""
+    head_DV = head_shard.astype(x_BTD.dtype)
+    if how.head_axes:
+        head_DV = lax.all_gather(head_DV, how.head_axes, axis=0, tiled=True)
+    d_model, words = head_DV.shape
+    chunks = _chunks(how, words, x_BTD.reshape(-1, d_model), targets_BT, weights_BT)
+
+    def step(
+        carry: tuple[jax.Array, jax.Array | None], chunk: _Chunk
+    ) -> tuple[tuple[jax.Array, jax.Array | None], jax.Array | None]:
+        sums, dhead_DV = carry
+        of_chunk, dlogits_CV = _chunk_loss(how, with_gradients, chunk, head_DV)
+        sums = sums + of_chunk
+        if dlogits_CV is None:
+            return (sums, None), None
+        dx_CD = _matmul("cv,dv->cd", dlogits_CV, head_DV).astype(x_BTD.dtype)
+        return (sums, dhead_DV + _matmul("cd,cv->dv", chunk.x_CD, dlogits_CV)), dx_CD
+
+    dhead_DV = jnp.zeros((d_model, words), jnp.float32) if with_gradients else None
+    (sums, dhead_DV), dx = lax.scan(step, (jnp.zeros(4), dhead_DV), chunks)
+    if how.token_axes:
+        sums = lax.psum(sums, how.token_axes)
+    nll, z, weights, correct = sums
+    loss = LossSums(total=nll + how.z_loss * z, nll=nll, z=z, weights=weights, correct=correct)
+    if dhead_DV is None:
+        return loss, None
+    dx_BTD = dx.reshape(-1, d_model)[: targets_BT.size].reshape(x_BTD.shape)
+    return loss, _Gradients(_over_words(how, dx_BTD), _over_tokens(how, dhead_DV))
+
+
+class _Chunk(NamedTuple):
+    x_CD: jax.Array
+    targets_C: jax.Array
+    weights_C: jax.Array
+
+
+def _chunks(
+    how: _How, words: int, x_MD: jax.Array, targets_BT: jax.Array, weights_BT: jax.Array
+) -> _Chunk:
+    """A chip's tokens in chunks of equal size, stacked; the last padded with weightless ones."""
+    tokens, d_model = x_MD.shape
+    most = how.chunk_tokens or max(1, CHUNK_BYTES // (4 * words))
+    number = -(-tokens // most)
+    size = -(-tokens // number)
+    padding = number * size - tokens
+    x_MD = jnp.pad(x_MD, ((0, padding), (0, 0)))
+    return _Chunk(
+        x_MD.reshape(number, size, d_model),
+        jnp.pad(targets_BT.reshape(-1), (0, padding)).reshape(number, size),
+        jnp.pad(weights_BT.reshape(-1), (0, padding)).reshape(number, size),
+    )
+
+
+def _chunk_loss(
+    how: _How, with_gradients: bool, chunk: _Chunk, head_DV: jax.Array
+) -> tuple[jax.Array, jax.Array | None]:
+    """Sums [4] of (nll, z, weights, correct), and `total`'s gradient by this chip's logits."""
+    words = head_DV.shape[1]
+    first = lax.axis_index("tensor") * words if how.tensor > 1 else 0
+    logits_CV = _matmul("cd,dv->cv", chunk.x_CD, head_DV)
+    word_CV = lax.broadcasted_iota(jnp.int32, logits_CV.shape, 1)
+    if how.vocab_size < words * how.tensor:
+        logits_CV = jnp.where(word_CV + first < how.vocab_size, logits_CV, -jnp.inf)
+
+    own_C = chunk.targets_C - first  # of this chip's words, or outside [0, words)
+    max_C, norm_C, target_C = _softmax_parts(how, logits_CV, own_C)
+    log_norm_C = max_C + jnp.log(norm_C)
+    w_C = chunk.weights_C.astype(jnp.float32)
+    terms = (log_norm_C - target_C, log_norm_C**2, jnp.ones_like(w_C), target_C >= max_C)
+    sums = jnp.stack([jnp.sum(w_C * term) for term in terms])
+    if not with_gradients:
+        return sums, None
+    # total = w (log_norm - target + z_loss log_norm^2), and d log_norm / dl = p
+    slope_C = w_C * (1 + 2 * how.z_loss * log_norm_C)
+    p_CV = jnp.exp(logits_CV - log_norm_C[:, None])
+    dlogits_CV = slope_C[:, None] * p_CV - jnp.where(word_CV == own_C[:, None], w_C[:, None], 0.0)
+    return sums, dlogits_CV.astype(chunk.x_CD.dtype)
+
+
+def _softmax_parts(
+    how: _How, logits_CV: jax.Array, own_C: jax.Array
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Max, sum of exp(l - max) and the target's logit, over all words of all chips."""
+    words = logits_CV.shape[1]
+    max_C = jnp.max(logits_CV, axis=1)
+    # A chip whose words are all padding has no maximum, and adds nothing.
+    finite_C = jnp.maximum(max_C, jnp.finfo(jnp.float32).min)
+    norm_C = jnp.sum(jnp.exp(logits_CV - finite_C[:, None]), axis=1)
+    column_C = jnp.clip(own_C, 0, words - 1)
+    target_C = jnp.take_along_axis(logits_CV, column_C[:, None], axis=1)[:, 0]
+    target_C = jnp.where(own_C == column_C, target_C, -jnp.inf)
+    if how.tensor == 1:
+        return finite_C, norm_C, target_C
+    # One small collective a chunk instead of a maximum and then sums that wait for it.
+    parts_Y3C = lax.all_gather(jnp.stack([finite_C, norm_C, target_C]), "tensor")
+    max_YC, norm_YC, target_YC = parts_Y3C[:, 0], parts_Y3C[:, 1], parts_Y3C[:, 2]
+    max_C = jnp.max(max_YC, axis=0)
+    norm_C = jnp.sum(norm_YC * jnp.exp(max_YC - max_C), axis=0)
+    return max_C, norm_C, jnp.max(target_YC, axis=0)
+
+
+def _over_words(how: _How, dx_BTD: jax.Array) -> jax.Array:
+    """Sum x's gradient over the chips that hold the other words."""
+    if how.tensor == 1:
+        return dx_BTD
+    if how.scatters(dx_BTD.shape[1]):
+        return lax.psum_scatter(dx_BTD, "tensor", scatter_dimension=1, tiled=True)
+    return lax.psum(dx_BTD, "tensor")
+
+
+def _over_tokens(how: _How, dhead_DV: jax.Array) -> jax.Array:
+    """Sum the head's gradient over the chips that hold other tokens, each keeping its rows."""
+    if how.head_axes:
+        dhead_DV = lax.psum_scatter(dhead_DV, how.head_axes, scatter_dimension=0, tiled=True)
+    replicas = tuple(axis for axis in how.token_axes if axis not in how.head_axes)
+    return lax.psum(dhead_DV, replicas) if replicas else dhead_DV
+
+
+def _matmul(equation: str, a: jax.Array, b: jax.Array) -> jax.Array:
+    return jnp.einsum(equation, a, b, preferred_element_type=jnp.float32)
+
+
+def _present(mesh: Mesh, axes: tuple[str, ...]) -> tuple[str, ...]:
+    """Those of the axes that split anything."""
+    return tuple(axis for axis in axes if mesh.shape[axis] > 1)
