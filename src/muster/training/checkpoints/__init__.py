@@ -1,0 +1,7 @@
+"""Checkpoints: what is saved, where, how damage is found, and how it comes back on any mesh."""
+
+from muster.training.checkpoints.arrays import bytes_of
+from muster.training.checkpoints.folder import SaveFailed
+from muster.training.checkpoints.store import Checkpoints, Positions, Restored
+
+__all__ = ["Checkpoints", "Positions", "Restored", "SaveFailed", "bytes_of"]
