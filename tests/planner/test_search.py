@@ -5,12 +5,12 @@ import pytest
 from muster.errors import BadInput
 from muster.hardware import parse_cluster
 from muster.models.registry import find_model
+from muster.planner.meshes import filled_by
 from muster.planner.search import (
     WORTH_SHOWING,
     Choice,
     Minimize,
     Restrictions,
-    filled_by,
     search,
 )
 from muster.roofline.remat import Remat

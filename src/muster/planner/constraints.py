@@ -6,6 +6,7 @@ the nearest possible number is.
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 from math import gcd, isqrt
 
 from muster.hardware import Chip, Cluster, Switched
@@ -96,6 +97,7 @@ def legal_stages(architecture: Architecture, most: int) -> tuple[int, ...]:
     )
 
 
+@cache
 def legal_microbatches(sequences: int) -> tuple[int, ...]:
     """Ways to cut a chip's sequences: whole, or into microbatches of 1, 2, 4, 8 ... of them."""
     return tuple(

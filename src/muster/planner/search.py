@@ -1,123 +1,57 @@
 """Search: every legal layout of a cluster, pruned by bounds, ranked by predicted step time.
 
-    for every tensor, expert, sequence, stage ways that the model allows
-        for every batch ways that divide the sequences, most chips first
-            stop where even perfect math on so few chips is slower than the best so far
-            for every split of them into shards and replicas
-                the fewest microbatches, and the least recomputation, that fit
+    for every mesh, least bound first, until a bound is beyond what is worth showing
+        for every number of pieces a stage, and of microbatches, most first
+            if its bound is not beyond
+                for every split of the batch ways into shards and replicas
+                    the least recomputation that fits
 
-Nothing is sampled: what is left out is either illegal (`planner.constraints`) or bounded away. The
-order of equals is time, then memory, then simplicity (fewer axes).
+Nothing is sampled: what is left out is either illegal (`planner.meshes`, `planner.constraints`) or
+bounded away (`planner.bounds`). The order of equals is time, then memory, then simplicity (fewer
+axes).
 """
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
-from typing import Literal
 
-from muster.errors import BadInput, UnknownName
-from muster.hardware import Cluster, Switched, slice_of
-from muster.hardware.shapes import shapes_with
+from muster.errors import BadInput
+from muster.hardware import Cluster
 from muster.models.architecture import Architecture
-from muster.planner.constraints import (
-    divisors,
-    legal_expert_ways,
-    legal_microbatches,
-    legal_sequence_ways,
-    legal_stages,
-    legal_tensor_ways,
-    shard_obstacle,
+from muster.planner.bounds import Bounds
+from muster.planner.choice import (
+    AXES,
+    POLICIES,
+    Choice,
+    Found,
+    Minimize,
+    Restrictions,
+    axes_used,
+    measure,
 )
-from muster.roofline.flops import training_flops
-from muster.roofline.pipeline import stage_layers
+from muster.planner.meshes import Meshes, filled_by, schedules
 from muster.roofline.remat import Remat
 from muster.roofline.remat_policy import RematPolicy, remat_policy
-from muster.roofline.software import FLASH, AttentionKernel, Software, default_software
+from muster.roofline.software import FLASH, AttentionKernel, Software
 from muster.roofline.step_memory import StepMemory, stage_memory, step_memory
-from muster.roofline.step_time import StepModel, StepTime
+from muster.roofline.step_time import StepModel
 from muster.roofline.workload import Workload
 from muster.sharding.mesh import Layout
 
-type Minimize = Literal["time", "cost", "chips"]
+__all__ = [
+    "AXES",
+    "POLICIES",
+    "WORTH_SHOWING",
+    "Choice",
+    "Found",
+    "Minimize",
+    "Restrictions",
+    "measure",
+    "search",
+]
 
-AXES = ("stage", "data", "fsdp", "sequence", "expert", "tensor", "microbatches")
-# From most memory to least, and but for the last from least computed again to most.
-POLICIES = (Remat.NONE, Remat.MINIMAL, Remat.OUTPUTS, Remat.FULL, Remat.OFFLOAD)
 RUNS_MATMULS_AGAIN = (Remat.OUTPUTS, Remat.FULL)
 THRIFTIEST = (Remat.FULL, Remat.OFFLOAD)
-MOST_VIRTUAL_STAGES = 8
 # A layout this much slower than the best is not worth a line among the alternatives.
 WORTH_SHOWING = 1.15
-
-
-@dataclass(frozen=True, kw_only=True)
-class Choice:
-    """One layout with its recomputation policy, predicted step and memory.
-
-    Attributes:
-        cluster: the chips that the layout fills: those given, or legal slices with fewer.
-    """
-
-    cluster: Cluster
-    layout: Layout
-    remat: Remat
-    step: StepTime
-    memory: StepMemory
-
-    @property
-    def seconds(self) -> float:
-        """Predicted time of a step."""
-        return self.step.total
-
-    @property
-    def axes(self) -> int:
-        """How many mesh axes are used: the measure of simplicity."""
-        return _axes(self.layout)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Restrictions:
-    """What the user holds fixed.
-
-    Attributes:
-        fixed: ways of an axis that must be just so.
-        remat: the only policy to consider.
-        max_chips: most chips of the cluster to use.
-    """
-
-    fixed: Mapping[str, int] = field(default_factory=dict)
-    remat: Remat | None = None
-    max_chips: int | None = None
-
-    def __post_init__(self) -> None:
-        """Refuse axes that do not exist."""
-        for axis in self.fixed:
-            if axis not in AXES:
-                raise UnknownName("mesh axis", axis, AXES)
-
-    def allows(self, axis: str, ways: int) -> bool:
-        """Whether an axis may have so many ways."""
-        return self.fixed.get(axis, ways) == ways
-
-    @property
-    def policies(self) -> tuple[Remat, ...]:
-        """The policies to consider, least recomputation first."""
-        return (self.remat,) if self.remat else POLICIES
-
-
-@dataclass(frozen=True, kw_only=True)
-class Found:
-    """What a search found.
-
-    Attributes:
-        ranked: choices that fit, best first; one for each set of ways.
-        examined: layouts whose step was predicted.
-        closest: where nothing fits, the choice that is short of least memory.
-    """
-
-    ranked: tuple[Choice, ...]
-    examined: int
-    closest: Choice | None
 
 
 def search(
@@ -146,14 +80,8 @@ def search(
     """
     if workload.batch_sequences % cluster.slices:
         raise BadInput(_uneven(cluster, workload))
-    held = restrictions or Restrictions()
-    program = (software or default_software(cluster.chip), attention)
-    return _Search(architecture, cluster, workload, held, minimize, program).run()
-
-
-def measure(minimize: Minimize, chips: int, seconds: float) -> float:
-    """What is to be least: seconds, chip-seconds or chips."""
-    return {"time": seconds, "cost": chips * seconds, "chips": float(chips)}[minimize]
+    model = StepModel(architecture, cluster, workload, attention=attention, software=software)
+    return _Search(model, restrictions or Restrictions(), minimize).run()
 
 
 def _uneven(cluster: Cluster, workload: Workload) -> str:
@@ -163,56 +91,26 @@ def _uneven(cluster: Cluster, workload: Workload) -> str:
     return f"{sequences:,} sequences do not split over {slices} slices; nearest batches: {nearest}"
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Models:
-    """What predicts time and memory on the cluster that a layout fills."""
-
-    cluster: Cluster
-    steps: StepModel
-
-
-def filled_by(cluster: Cluster, chips: int) -> Cluster | None:
-    """The cluster whose slices have just so many chips: the given shape, else the most cube-like.
-
-    A slice is what can be booked, so a layout that leaves chips idle runs on a smaller slice; None
-    where none of that size is legal.
-    """
-    if chips == cluster.slice.chips:
-        return cluster
-    rule, host = cluster.chip.slices, cluster.chip.chips_per_host
-    if rule is not None:
-        shapes = shapes_with(rule, chips)
-        return replace(cluster, slice=slice_of(cluster.chip, shapes[0])) if shapes else None
-    if chips % host and host % chips:
-        return None
-    return replace(cluster, slice=slice_of(cluster.chip, (chips,)))
-
-
 class _Search:
     """One search: the models that it asks, and the best that it has seen."""
 
-    def __init__(
-        self,
-        architecture: Architecture,
-        cluster: Cluster,
-        workload: Workload,
-        restrictions: Restrictions,
-        minimize: Minimize,
-        program: tuple[Software, AttentionKernel],
-    ) -> None:
+    def __init__(self, model: StepModel, restrictions: Restrictions, minimize: Minimize) -> None:
         self.minimize: Minimize = minimize
-        self.architecture = architecture
-        self.cluster = cluster
-        self.workload = workload
-        self.restrictions = restrictions
-        self.models: dict[int, _Models | None] = {}
-        self.software, self.attention = software, _ = program
-        self.zero_1 = not software.shards_replicas
+        self.cluster = cluster = model.cluster
+        self.models: dict[int, StepModel | None] = {cluster.slice.chips: model}
         self.policies = {
-            remat: remat_policy(remat, whole_layer=software.whole_layer)
+            remat: remat_policy(remat, whole_layer=model.software.whole_layer)
             for remat in restrictions.policies
             if remat is not Remat.OFFLOAD or cluster.chip.kind == "tpu" or restrictions.remat
         }
+        self.meshes = Meshes(
+            architecture=model.architecture,
+            cluster=cluster,
+            workload=model.workload,
+            restrictions=restrictions,
+            zero_1=not model.software.shards_replicas,
+        )
+        self.bounds = Bounds(self._model_for, next(iter(self.policies.values())))
         dram = cluster.chip.fact("host.dram_bytes")
         known = dram.value if dram else None
         whole = float(known) if isinstance(known, int | float) else math.inf
@@ -224,45 +122,44 @@ class _Search:
 
     def run(self) -> Found:
         """Consider every mesh that could still be near the best."""
-        least_work = self._least_work()
-        lightest = next(iter(self.policies.values()))
-        direction = -1 if self.minimize == "time" else 1
-        order = sorted(self._meshes(), key=lambda m: (direction * m.chips_used, _axes(m)))
-        for mesh in order:
-            if self._beyond(mesh, least_work * self._unevenness(mesh.stage) / mesh.chips_used):
-                continue
-            if self._models_on(mesh.chips_per_slice) is None:
-                continue
-            for pieces in self._pieces(mesh):
-                for split in self._microbatched(pieces):
-                    if self._beyond(split, self._least_math(split, lightest)):
-                        continue
-                    sharded = next(self._splits(split), None)
-                    if sharded is None or not self._can_fit(sharded):
-                        break  # fewer microbatches need more memory still
-                    if self._beyond(split, self._least_seconds(sharded, lightest)):
-                        continue
-                    policy = self._lightest_policy(sharded)
-                    if not self._beyond(split, self._least_seconds(sharded, policy)):
-                        self._consider(split)
+        for bound, mesh in self._in_order():
+            if bound > self.least * WORTH_SHOWING:
+                break
+            for pieces in self.meshes.pieces(mesh):
+                self._schedule(mesh, pieces)
         ranked = tuple(sorted(self.best.values(), key=self._rank))
         return Found(ranked=ranked, examined=self.examined, closest=self.closest)
 
-    def _least_work(self) -> float:
-        """Chip-seconds of a step's math at the best rate that anything reaches."""
-        flops = training_flops(self.architecture, self.workload.sequence_length).model
-        model = self._step_model(self.cluster)
-        rate = max(model.unit.flops, model.head_unit.flops, model.attention_rate)
-        return flops * self.workload.batch_sequences / rate
+    def _in_order(self) -> list[tuple[float, Layout]]:
+        """Every mesh that some slice holds with its bound, the least first."""
+        bounded = []
+        for mesh in self.meshes:
+            microbatches = self.meshes.microbatches(mesh)
+            if microbatches and self._model_on(mesh.chips_per_slice):
+                most, fewest, pieces = microbatches[0], microbatches[-1], self.meshes.pieces(mesh)
+                bounded.append((self._bound(mesh, pieces[-1], most, fewest), mesh))
+        return sorted(bounded, key=lambda pair: (pair[0], axes_used(pair[1])))
 
-    def _unevenness(self, stage: int) -> float:
-        """At least how much more the fullest stage does than the mean one.
+    def _bound(self, mesh: Layout, pieces: int, most: int, fewest: int) -> float:
+        """What is to be least is at least this, for such numbers of microbatches."""
+        seconds = self.bounds.seconds(mesh, pieces=pieces, microbatches=most, fewest=fewest)
+        return measure(self.minimize, mesh.chips_used, seconds)
 
-        Embedding and head count as two layers, the most that `stage_layers` deals them for.
-        """
-        layers = self.architecture.num_layers
-        fullest, _ = stage_layers(layers, stage)
-        return max(1.0, (fullest - 1) * stage / layers, fullest * stage / (layers + 2))
+    def _schedule(self, mesh: Layout, pieces: int) -> None:
+        """Every number of microbatches of a mesh with so many pieces a stage."""
+        lightest = next(iter(self.policies.values()))
+        for split in schedules(mesh, pieces, self.meshes.microbatches(mesh)):
+            m = split.microbatches
+            if self._bound(mesh, pieces, m, m) > self.least * WORTH_SHOWING:
+                continue
+            sharded = next(self.meshes.splits(split), None)
+            if sharded is None or not self._can_fit(sharded):
+                return  # fewer microbatches need more memory still
+            if self._beyond(split, self._least_seconds(sharded, lightest)):
+                continue
+            policy = self._lightest_policy(sharded)
+            if not self._beyond(split, self._least_seconds(sharded, policy)):
+                self._consider(split)
 
     def _rank(self, choice: Choice) -> tuple[float, float, float, int, int]:
         """What is to be least, then time, then memory, then simplicity."""
@@ -304,7 +201,7 @@ class _Search:
 
         The first stage mostly is the fullest. Where the host's memory is not known, it suffices.
         """
-        model, policy = self._models_for(layout).steps, self.policies[remat]
+        model, policy = self._model_for(layout), self.policies[remat]
         memory = stage_memory(model, layout, policy, 0)
         if memory.fits and layout.stage > 1:
             memory = step_memory(model, layout, policy)
@@ -314,21 +211,12 @@ class _Search:
         """Remember what is short of least memory, for when nothing fits."""
         if self.best:
             return
-        model = self._models_for(layout).steps
+        model = self._model_for(layout)
         for remat in thriftiest:
             policy = self.policies[remat]
             memory = step_memory(model, layout, policy)
             if self.closest is None or memory.total < self.closest.memory.total:
                 self.closest = self._predict(layout, remat, policy, memory)
-
-    def _least_math(self, split: Layout, policy: RematPolicy) -> float:
-        """A bound that takes microseconds: what the fullest stage computes, traffic left out."""
-        model = self._models_for(split).steps
-        sequences = self.workload.batch_sequences / (split.batch_ways * split.microbatches)
-        layers = model.layers(sequences, split, policy)
-        fullest, _ = stage_layers(self.architecture.num_layers, split.stage, split.virtual_stages)
-        share = fullest / self.architecture.num_layers
-        return split.microbatches * share * (layers.matmuls + layers.moved)
 
     def _least_seconds(self, sharded: Layout, policy: RematPolicy) -> float:
         """A bound on every split: what the weights' and gradients' traffic takes is left out.
@@ -336,7 +224,7 @@ class _Search:
         The split with most shards keeps and updates the fewest parameters.
         """
         self.examined += 1
-        step = self._models_for(sharded).steps.step(sharded, policy)
+        step = self._model_for(sharded).step(sharded, policy)
         return step.total - step.fsdp - step.data - step.host
 
     def _consider(self, replicated: Layout) -> None:
@@ -344,7 +232,7 @@ class _Search:
 
         The host's memory instead of recomputation is a matter of time: both are predicted.
         """
-        for layout in self._splits(replicated):
+        for layout in self.meshes.splits(replicated):
             fits = False
             for remat, policy in self.policies.items():
                 if fits and remat is not Remat.OFFLOAD:
@@ -361,7 +249,7 @@ class _Search:
     def _keep(self, choice: Choice) -> None:
         chips = choice.layout.chips_used
         self.least = min(self.least, measure(self.minimize, chips, choice.seconds))
-        mesh = replace(choice.layout, microbatches=1, virtual_stages=1)
+        mesh = choice.mesh
         held = self.best.get(mesh)
         if held is None or self._rank(choice) < self._rank(held):
             self.best[mesh] = choice
@@ -370,121 +258,23 @@ class _Search:
         self, layout: Layout, remat: Remat, policy: RematPolicy, memory: StepMemory
     ) -> Choice:
         self.examined += 1
-        models = self._models_for(layout)
-        step = models.steps.step(layout, policy)
-        return Choice(cluster=models.cluster, layout=layout, remat=remat, step=step, memory=memory)
+        model = self._model_for(layout)
+        step = model.step(layout, policy)
+        return Choice(cluster=model.cluster, layout=layout, remat=remat, step=step, memory=memory)
 
-    def _models_for(self, layout: Layout) -> _Models:
-        models = self._models_on(layout.chips_per_slice)
-        assert models is not None, "a mesh without a slice was not filtered out"
-        return models
+    def _model_for(self, layout: Layout) -> StepModel:
+        model = self._model_on(layout.chips_per_slice)
+        assert model is not None, "a mesh without a slice was not filtered out"
+        return model
 
-    def _models_on(self, chips: int) -> _Models | None:
-        """The models of the cluster that so many chips a slice fill; None if no slice has them."""
+    def _model_on(self, chips: int) -> StepModel | None:
+        """What predicts on the cluster that so many chips a slice fill; None if no slice has them.
+
+        Slices differ in their links alone, so one model serves all.
+        """
         if chips not in self.models:
             cluster = filled_by(self.cluster, chips)
-            self.models[chips] = None
-            if cluster:
-                self.models[chips] = _Models(cluster=cluster, steps=self._step_model(cluster))
+            whole = self.models[self.cluster.slice.chips]
+            assert whole is not None
+            self.models[chips] = whole.on(cluster) if cluster else None
         return self.models[chips]
-
-    def _step_model(self, cluster: Cluster) -> StepModel:
-        return StepModel(
-            self.architecture,
-            cluster,
-            self.workload,
-            attention=self.attention,
-            software=self.software,
-        )
-
-    def _splits(self, replicated: Layout) -> Iterator[Layout]:
-        """A mesh's batch ways as shards and replicas, most shards first.
-
-        In a pipeline FSDP would gather every weight again for every microbatch, so there replicas
-        share only the optimizer's state (ZeRO-1), as Megatron's do.
-        """
-        allows = self.restrictions.allows
-        for fsdp in reversed(divisors(replicated.data)):
-            data = replicated.data // fsdp
-            if not (allows("fsdp", fsdp) and allows("data", data)):
-                continue
-            if fsdp > 1 and replicated.stage > 1:
-                continue
-            shares = self.zero_1 and data > 1
-            layout = replace(replicated, fsdp=fsdp, data=data, shards_optimizer=shares)
-            if not shard_obstacle(self.architecture, self.cluster.chip, layout.weight_shards):
-                yield layout
-
-    def _meshes(self) -> Iterator[Layout]:
-        """Every legal mesh, its batch ways still all replicas, without microbatches."""
-        limit = self.cluster.slice.chips
-        if self.restrictions.max_chips:
-            limit = min(limit, self.restrictions.max_chips // self.cluster.slices)
-        per_slice = self.workload.batch_sequences // self.cluster.slices
-        for tensor, expert, sequence, stage in self._inner(limit):
-            if per_slice % expert:
-                continue
-            for batch in divisors(per_slice // expert):
-                if batch * tensor * expert * sequence * stage > limit:
-                    break
-                yield Layout(
-                    slice=self.cluster.slices,
-                    stage=stage,
-                    data=batch,
-                    sequence=sequence,
-                    expert=expert,
-                    tensor=tensor,
-                )
-
-    def _inner(self, limit: int) -> Iterator[tuple[int, int, int, int]]:
-        """Tensor, expert, sequence and stage ways that the model and the user allow."""
-        architecture, allows = self.architecture, self.restrictions.allows
-        network = self.cluster.chip.network
-        switched = isinstance(network, Switched)
-        near = min(limit, network.domain_chips) if isinstance(network, Switched) else limit
-        for tensor in filter_allowed(allows, "tensor", legal_tensor_ways(architecture, near)):
-            ways = legal_expert_ways(architecture, limit // tensor)
-            for expert in filter_allowed(allows, "expert", ways):
-                pieces = legal_sequence_ways(self.workload, limit // (tensor * expert))
-                for sequence in filter_allowed(allows, "sequence", pieces):
-                    most = limit // (tensor * expert * sequence) if switched else 1
-                    stages = legal_stages(architecture, most)
-                    for stage in filter_allowed(allows, "stage", stages):
-                        yield tensor, expert, sequence, stage
-
-    def _pieces(self, mesh: Layout) -> Iterator[Layout]:
-        """The mesh with every number of pieces that its stages can hold."""
-        if mesh.stage == 1:
-            yield mesh
-            return
-        for pieces in _virtual_stages(self.architecture.num_layers, mesh.stage):
-            yield replace(mesh, virtual_stages=pieces)
-
-    def _microbatched(self, mesh: Layout) -> Iterator[Layout]:
-        """The mesh with every number of microbatches, most first; interleaved, in whole rounds."""
-        local = self.workload.batch_sequences // mesh.batch_ways
-        for microbatches in reversed(legal_microbatches(local)):
-            if not self.restrictions.allows("microbatches", microbatches):
-                continue
-            if microbatches < mesh.stage or (mesh.virtual_stages > 1 and microbatches % mesh.stage):
-                continue
-            yield replace(mesh, microbatches=microbatches)
-
-
-def filter_allowed(
-    allows: Callable[[str, int], bool], axis: str, ways: Iterable[int]
-) -> Iterator[int]:
-    """The ways of an axis that the user's restrictions leave."""
-    return (each for each in ways if allows(axis, each))
-
-
-def _virtual_stages(layers: int, stage: int) -> tuple[int, ...]:
-    """How many pieces each stage may hold: all that divide its layers, up to a few."""
-    if layers % stage:
-        return (1,)
-    return tuple(v for v in divisors(layers // stage) if v <= MOST_VIRTUAL_STAGES)
-
-
-def _axes(layout: Layout) -> int:
-    ways = (layout.stage, layout.data, layout.fsdp, layout.sequence, layout.expert, layout.tensor)
-    return sum(size > 1 for size in ways)

@@ -147,14 +147,13 @@ def layer_costs(
     sequences: float,
     T: int,
     tensor: int,
-    sequence: int,
     expert: int,
     sequence_sharded: bool,
     hbm_bandwidth: float,
     attention_flops_per_second: float,
 ) -> LayerCosts:
-    """Cost one layer for `sequences` whole sequences split over the sequence ways."""
-    tokens = sequences * T / sequence
+    """Cost one layer for the tokens of `sequences`, a fraction where sequence ways split them."""
+    tokens = sequences * T
     by_part: dict[str, float] = {}
     forward = backward = 0.0
     for each in shape.matmuls:
@@ -175,7 +174,7 @@ def layer_costs(
         architecture,
         unit,
         kernel,
-        sequences=sequences / sequence,
+        sequences=sequences,
         T=T,
         tensor=tensor,
         flops_per_second=attention_flops_per_second,

@@ -1,6 +1,7 @@
 """The step time of one model on one cluster, for many layouts. The rules are in `step_time`."""
 
 import math
+from copy import copy
 from dataclasses import replace
 
 from muster.hardware import Cluster
@@ -9,6 +10,7 @@ from muster.roofline.efficiency import Efficiency, efficiency
 from muster.roofline.fabric import Groups, groups_of
 from muster.roofline.layer_costs import (
     BF16_BYTES,
+    LayerCosts,
     layer_costs,
     layer_shape,
     offloaded_bytes,
@@ -37,6 +39,10 @@ F32_BYTES = 4
 HOST_BANDWIDTH = 1.6e10  # bytes/s one way where a chip's is not known: PCIe Gen4 x8
 NARROW = {"f8": "fp8", "int8": "int8", "f4": "fp4"}
 NOTHING_HIDES = {"hide_tensor": 0.0, "hide_gradients": 0.0, "hide_sequence": 0.0}
+
+
+# All that a layer's work depends on: sequences of one microbatch on one chip, expert, tensor ways.
+type Part = tuple[float, int, int]
 
 
 class StepModel:
@@ -101,12 +107,29 @@ class StepModel:
             and weight.component != "tower"
             and not weight.name.startswith("layers.")
         )
-        self._layers: dict[tuple[object, ...], LayersSeconds] = {}
+        self._layers: dict[tuple[Part, RematPolicy], LayersSeconds] = {}
+        self._costs: dict[Part, tuple[LayerCosts, ...]] = {}
         self._head: dict[tuple[float, int], tuple[float, float]] = {}
         self._numbers: dict[tuple[int, int], tuple[float, float]] = {}
         self._groups: dict[tuple[int, ...], Groups] = {}
         self._passes: dict[RematPolicy, float] = {}
         self.kept: dict[tuple[int, RematPolicy], tuple[float, float, float]] = {}
+
+    def on(self, cluster: Cluster) -> "StepModel":
+        """The same model on other slices of the same chip; all but links is kept in common."""
+        assert cluster.chip is self.cluster.chip, "what is kept is of another chip"
+        twin = copy(self)
+        twin.cluster, twin._groups = cluster, {}
+        return twin
+
+    def perfect(self) -> "StepModel":
+        """The same on a perfect matrix unit and without latencies: no layout takes less."""
+        twin = copy(self)
+        twin.fitted = replace(self.fitted, kernel_seconds=0.0, hop_seconds=0.0)
+        twin.unit = replace(self.unit, processors=0, hbm_bandwidth=math.inf)
+        twin.head_unit = replace(self.head_unit, processors=0, hbm_bandwidth=math.inf)
+        twin._layers, twin._costs, twin._head, twin._groups = {}, {}, {}, {}
+        return twin
 
     def step(self, layout: Layout, remat: RematPolicy) -> StepTime:
         """Predict one optimizer step."""
@@ -188,9 +211,8 @@ class StepModel:
             sums = 2 * F32_BYTES * kept
             moved += sums / self.cluster.chip.hbm_bandwidth
         work = matmuls + moved
-        t_tensor = self.tensor_seconds(groups, tokens, remat)
+        t_tensor, t_sequence, t_expert = self.inner_traffic(layout, tokens, remat)
         x_tensor = exposed(t_tensor, work, fit.hide_tensor)
-        t_sequence = sequence_seconds(self.shapes, groups.sequence, tokens, layout.tensor)
         x_sequence = exposed(t_sequence, matmuls, fit.hide_sequence)
         t_fsdp = weights_seconds(
             groups,
@@ -210,7 +232,7 @@ class StepModel:
             fsdp=exposed(t_fsdp, left, fit.hide_weights),
             tensor=x_tensor,
             sequence=x_sequence,
-            expert=expert_seconds(self.shapes, groups.expert, tokens, layout.tensor, remat),
+            expert=t_expert,
             host=max(0.0, t_host - work),
             all_fsdp=t_fsdp,
             all_tensor=t_tensor,
@@ -240,39 +262,49 @@ class StepModel:
 
     def layers(self, sequences: float, layout: Layout, remat: RematPolicy) -> LayersSeconds:
         """All layers for one microbatch of whole sequences over the sequence ways, kept."""
-        key = (sequences, layout.sequence, layout.expert, layout.tensor, remat)
-        found = self._layers.get(key)
+        key = (sequences / layout.sequence, layout.expert, layout.tensor)
+        found = self._layers.get((key, remat))
         if found is None:
-            found = self._layers[key] = self._sum_layers(sequences, layout, remat)
+            found = self._layers[key, remat] = self._sum_layers(key, remat)
         return found
 
-    def _sum_layers(self, sequences: float, layout: Layout, remat: RematPolicy) -> LayersSeconds:
+    def _sum_layers(self, key: Part, remat: RematPolicy) -> LayersSeconds:
         forward = backward = rerun = moved = waiting = 0.0
-        tokens = sequences * self.workload.sequence_length / layout.sequence
-        for shape, copies in self.shapes:
-            costs = layer_costs(
-                shape,
-                self.architecture,
-                self.unit,
-                self.fitted,
-                self.kernel,
-                sequences=sequences,
-                T=self.workload.sequence_length,
-                tensor=layout.tensor,
-                sequence=layout.sequence,
-                expert=layout.expert,
-                sequence_sharded=self.software.sequence_sharded,
-                hbm_bandwidth=self.cluster.chip.hbm_bandwidth,
-                attention_flops_per_second=self.attention_rate,
-            )
+        sequences, _, tensor = key
+        tokens = sequences * self.workload.sequence_length
+        for (shape, copies), costs in zip(self.shapes, self._layer_costs(key), strict=True):
             again, moved_again = rerun_seconds(costs, remat)
             forward += copies * costs.forward
             backward += copies * costs.backward
             rerun += copies * remat.layers_share * again
             moved += copies * (costs.moved_forward + costs.moved_backward)
             moved += copies * remat.layers_share * moved_again
-            waiting += copies * tokens * offloaded_bytes(shape, remat, layout.tensor)
+            waiting += copies * tokens * offloaded_bytes(shape, remat, tensor)
         return LayersSeconds(forward, backward, rerun, moved, waiting)
+
+    def _layer_costs(self, key: Part) -> tuple[LayerCosts, ...]:
+        """What each distinct layer costs, whatever is computed again."""
+        found = self._costs.get(key)
+        if found is None:
+            sequences, expert, tensor = key
+            found = self._costs[key] = tuple(
+                layer_costs(
+                    shape,
+                    self.architecture,
+                    self.unit,
+                    self.fitted,
+                    self.kernel,
+                    sequences=sequences,
+                    T=self.workload.sequence_length,
+                    tensor=tensor,
+                    expert=expert,
+                    sequence_sharded=self.software.sequence_sharded,
+                    hbm_bandwidth=self.cluster.chip.hbm_bandwidth,
+                    attention_flops_per_second=self.attention_rate,
+                )
+                for shape, _ in self.shapes
+            )
+        return found
 
     def numbers(self, tensor: int, expert: int) -> tuple[float, float]:
         """Parameters of all layers on one chip before FSDP: dense, and of routed experts."""
@@ -298,16 +330,25 @@ class StepModel:
             )
         return found
 
-    def tensor_seconds(self, groups: Groups, tokens: float, remat: RematPolicy) -> float:
-        """Activations between tensor-parallel chips, all layers, one microbatch."""
-        if groups.tensor.ways == 1:
-            return 0.0
-        passes = self._passes.get(remat)
-        if passes is None:
-            passes = self._passes[remat] = tensor_passes(
-                self.shapes, remat, sequence_sharded=self.software.sequence_sharded
-            )
-        return passes * groups.tensor.all_gather(tokens * self.architecture.d_model * BF16_BYTES)
+    def inner_traffic(
+        self, layout: Layout, tokens: float, remat: RematPolicy
+    ) -> tuple[float, float, float]:
+        """Tensor, sequence and expert traffic of one microbatch by itself, all layers."""
+        groups = self.groups(layout)
+        tensor = 0.0
+        if groups.tensor.ways > 1:
+            passes = self._passes.get(remat)
+            if passes is None:
+                passes = self._passes[remat] = tensor_passes(
+                    self.shapes, remat, sequence_sharded=self.software.sequence_sharded
+                )
+            gathered = tokens * self.architecture.d_model * BF16_BYTES
+            tensor = passes * groups.tensor.all_gather(gathered)
+        return (
+            tensor,
+            sequence_seconds(self.shapes, groups.sequence, tokens, layout.tensor),
+            expert_seconds(self.shapes, groups.expert, tokens, layout.tensor, remat),
+        )
 
     def stage_seconds(self, groups: Groups, tokens: float, layout: Layout) -> tuple[float, float]:
         """Sends between stages, all microbatches, and what of them shows.
