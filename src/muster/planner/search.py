@@ -63,6 +63,7 @@ def search(
     minimize: Minimize = "time",
     software: Software | None = None,
     attention: AttentionKernel = FLASH,
+    within: float = WORTH_SHOWING,
 ) -> Found:
     """Find the layouts with the least predicted step time, cost or chips.
 
@@ -74,6 +75,7 @@ def search(
         minimize: a step's seconds, its chip-seconds, or the chips that it takes.
         software: who writes the step; None for what most people use on the chip.
         attention: the attention kernel.
+        within: up to how many times the least everything is to be found.
 
     Raises:
         BadInput: the batch does not split over the slices.
@@ -81,7 +83,7 @@ def search(
     if workload.batch_sequences % cluster.slices:
         raise BadInput(_uneven(cluster, workload))
     model = StepModel(architecture, cluster, workload, attention=attention, software=software)
-    return _Search(model, restrictions or Restrictions(), minimize).run()
+    return _Search(model, restrictions or Restrictions(), minimize, within).run()
 
 
 def _uneven(cluster: Cluster, workload: Workload) -> str:
@@ -94,8 +96,11 @@ def _uneven(cluster: Cluster, workload: Workload) -> str:
 class _Search:
     """One search: the models that it asks, and the best that it has seen."""
 
-    def __init__(self, model: StepModel, restrictions: Restrictions, minimize: Minimize) -> None:
+    def __init__(
+        self, model: StepModel, restrictions: Restrictions, minimize: Minimize, within: float
+    ) -> None:
         self.minimize: Minimize = minimize
+        self.within = within
         self.cluster = cluster = model.cluster
         self.models: dict[int, StepModel | None] = {cluster.slice.chips: model}
         self.policies = {
@@ -123,7 +128,7 @@ class _Search:
     def run(self) -> Found:
         """Consider every mesh that could still be near the best."""
         for bound, mesh in self._in_order():
-            if bound > self.least * WORTH_SHOWING:
+            if bound > self.least * self.within:
                 break
             for pieces in self.meshes.pieces(mesh):
                 self._schedule(mesh, pieces)
@@ -150,7 +155,7 @@ class _Search:
         lightest = next(iter(self.policies.values()))
         for split in schedules(mesh, pieces, self.meshes.microbatches(mesh)):
             m = split.microbatches
-            if self._bound(mesh, pieces, m, m) > self.least * WORTH_SHOWING:
+            if self._bound(mesh, pieces, m, m) > self.least * self.within:
                 continue
             sharded = next(self.meshes.splits(split), None)
             if sharded is None or not self._can_fit(sharded):
@@ -173,9 +178,9 @@ class _Search:
         )
 
     def _beyond(self, layout: Layout, least_seconds: float) -> bool:
-        """Whether a bound on a layout's time shows that it is not worth showing."""
+        """Whether a bound on a layout's time shows that it is not to be found."""
         bound = measure(self.minimize, layout.chips_used, least_seconds)
-        return bound > self.least * WORTH_SHOWING
+        return bound > self.least * self.within
 
     def _can_fit(self, sharded: Layout) -> bool:
         """Whether any split into shards and replicas could fit, whatever is computed again.

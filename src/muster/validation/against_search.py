@@ -167,6 +167,7 @@ def _search(setup: Setup, restrictions: Restrictions | None) -> Found:
         restrictions,
         software=software_of(setup),
         attention=kernel_of(setup),
+        within=1 + LARGE_GAP,
     )
 
 
