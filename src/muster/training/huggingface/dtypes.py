@@ -1,0 +1,54 @@
+"""The number formats that checkpoints store: float32, bfloat16 and float16."""
+
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from muster.errors import BadInput, UnknownName
+
+type Array = NDArray[Any]
+
+# Code in a safetensors header -> format.
+DTYPES: dict[str, np.dtype[Any]] = {
+    "F32": np.dtype(np.float32),
+    "BF16": np.dtype(ml_dtypes.bfloat16),
+    "F16": np.dtype(np.float16),
+}
+CODES = {dtype.name: code for code, dtype in DTYPES.items()}
+
+
+def known_dtype(dtype: DTypeLike) -> np.dtype[Any]:
+    """The format that is meant, by name or as a dtype.
+
+    Raises:
+        UnknownName: no checkpoint stores it.
+
+    >>> known_dtype("bfloat16").itemsize
+    2
+    """
+    if isinstance(dtype, str):
+        if dtype not in CODES:
+            raise UnknownName("dtype of a checkpoint", dtype, CODES)
+        return DTYPES[CODES[dtype]]
+    name = np.dtype(dtype).name
+    if name not in CODES:
+        raise UnknownName("dtype of a checkpoint", name, CODES)
+    return np.dtype(dtype)
+
+
+def assign(target: Array, source: Array, *, name: str) -> None:
+    """Write `source` into `target`, in the target's format, rounded to nearest even.
+
+    Raises:
+        BadInput: a number is too large for float16, whose greatest is 65,504.
+    """
+    try:
+        with np.errstate(over="raise"):
+            target[...] = source
+    except FloatingPointError:
+        raise BadInput(
+            f"{name} has numbers beyond {np.finfo(np.float16).max:,.0f}, the greatest that float16 "
+            "holds; use bfloat16 or float32"
+        ) from None
