@@ -91,7 +91,7 @@ def best_cut(ahead: bytes) -> int:
     space = ahead.find(b" ")
     if space >= 0:
         return space
-    return next((at for at, byte in enumerate(ahead[:4]) if byte & 0xC0 != 0x80), 0)
+    return next((at for at, byte in enumerate(ahead[:4]) if byte & 0xC0 != 0x80), len(ahead[:4]))
 
 
 def looks_like(path: Path) -> str:
