@@ -30,7 +30,7 @@ from muster.models.mixers import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
 __all__ = [
     "LAYER_NORM",
@@ -162,6 +162,7 @@ class Architecture:
             they are no part of it and of no total.
         filled_in: keys that the config lacks, with the class's own default that was used.
         notes: what a careful reader must know about this reading of the config.
+        config: the config.json itself, as it was read.
     """
 
     name: str
@@ -183,6 +184,7 @@ class Architecture:
     mtp_layers: tuple[Layer, ...] = ()
     filled_in: tuple[tuple[str, object], ...] = field(default=(), compare=False)
     notes: tuple[str, ...] = field(default=(), compare=False)
+    config: "Mapping[str, object]" = field(default_factory=dict, compare=False, repr=False)
 
     @property
     def num_layers(self) -> int:

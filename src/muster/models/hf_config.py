@@ -111,6 +111,7 @@ def architecture_from_config(config: Mapping[str, object], *, name: str) -> Arch
         family=text_type,
         filled_in=tuple(reader.filled_in.items()),
         notes=tuple(dict.fromkeys(notes)),
+        config=config,
     )
 
 

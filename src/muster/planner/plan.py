@@ -104,6 +104,7 @@ class Plan:
             "model": {
                 "name": self.architecture.name,
                 "architecture": architecture_json(self.architecture),
+                "config": dict(self.architecture.config),
                 "params": asdict(self.params),
             },
             "cluster": {

@@ -1,0 +1,179 @@
+"""Read a `plan.json` back: the choices that it holds, checked, for whoever carries them out."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Never, cast
+
+from muster.errors import BadInput, shorten
+from muster.hardware import Cluster, parse_cluster
+from muster.models.architecture import Architecture
+from muster.models.hf_config import architecture_from_config, printable
+from muster.planner.plan import SCHEMA
+from muster.roofline.remat import Remat, parse_remat
+from muster.roofline.workload import Workload
+from muster.sharding.mesh import Layout
+
+MOST_BYTES = 64 * 1024**2
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlannedRun:
+    """What a plan decided.
+
+    Attributes:
+        cluster: the chips that the layout fills.
+        step_seconds: what the plan predicts or assumes for one step.
+        mfu: the same as a share of peak, in the 6N convention.
+        flops_per_token: 6 x active parameters, which that MFU counts.
+    """
+
+    architecture: Architecture
+    cluster: Cluster
+    workload: Workload
+    layout: Layout
+    remat: Remat
+    step_seconds: float
+    mfu: float
+    flops_per_token: float
+
+
+def read_plan(path: Path) -> PlannedRun:
+    """Read a plan file.
+
+    Raises:
+        BadInput: no such file, not JSON, not a plan of this schema, or a plan whose parts do not
+            belong together.
+    """
+    where = printable(path)
+    try:
+        if path.stat().st_size > MOST_BYTES:
+            raise BadInput(f"{where} is larger than any plan")
+        document = json.loads(path.read_text("utf-8"))
+    except FileNotFoundError:
+        raise BadInput(f"no file {where}") from None
+    except OSError as error:
+        raise BadInput(f"cannot read {where}: {error.strerror}") from None
+    except (ValueError, RecursionError):
+        raise BadInput(f"{where} is not a JSON file; `muster plan --out` writes plans") from None
+    return planned_run(document, where=where)
+
+
+def is_plan(document: object) -> bool:
+    """Whether a JSON document is a plan of some schema."""
+    return isinstance(document, Mapping) and "muster" in document and "layout" in document
+
+
+def planned_run(document: object, *, where: str) -> PlannedRun:
+    """What a plan's JSON object decided.
+
+    Raises:
+        BadInput: as `read_plan`.
+    """
+    if not is_plan(document):
+        raise BadInput(f"{where} is not a plan; `muster plan MODEL --on HARDWARE --out` writes one")
+    part = _Part(cast("Mapping[str, object]", document), where)
+    if part.holds.get("muster") != SCHEMA:
+        raise BadInput(
+            f"{where} is a plan of schema {shorten(part.holds.get('muster'))}; this muster reads "
+            f"{SCHEMA}: make the plan again"
+        )
+    model, cluster = part.part("model"), part.part("cluster")
+    workload, estimate = part.part("workload"), part.part("estimate")
+    config = model.part("config").holds
+    architecture = architecture_from_config(config, name=model.text("name"))
+    filled = cluster.text("filled" if "filled" in cluster.holds else "slice")
+    run = PlannedRun(
+        architecture=architecture,
+        cluster=parse_cluster(filled, constants=str(cluster.holds.get("constants", "documented"))),
+        workload=_workload(workload),
+        layout=_layout(part.part("layout")),
+        remat=parse_remat(workload.text("remat")),
+        step_seconds=estimate.number("step_seconds"),
+        mfu=estimate.number("mfu"),
+        flops_per_token=estimate.number("flops_per_token"),
+    )
+    _check(run, where)
+    return run
+
+
+def _check(run: PlannedRun, where: str) -> None:
+    layout, workload = run.layout, run.workload
+    if layout.chips_used > run.cluster.chips:
+        raise BadInput(
+            f"{where}: the layout takes {layout.chips_used:,} chips of {run.cluster.chips:,}"
+        )
+    if workload.batch_sequences % (layout.batch_ways * layout.microbatches):
+        raise BadInput(
+            f"{where}: {workload.batch_sequences:,} sequences do not split over "
+            f"{layout.batch_ways:,} batch ways and {layout.microbatches} microbatches"
+        )
+    if workload.sequence_length % layout.sequence:
+        raise BadInput(
+            f"{where}: sequences of {workload.sequence_length:,} tokens do not split "
+            f"{layout.sequence} ways"
+        )
+
+
+def _layout(part: "_Part") -> Layout:
+    values: dict[str, int | bool] = {}
+    for field in fields(Layout):
+        if field.name in part.holds:
+            flag = field.name.startswith("shards_")
+            values[field.name] = part.flag(field.name) if flag else part.whole(field.name)
+    return Layout(**values)  # type: ignore[arg-type]
+
+
+def _workload(part: "_Part") -> Workload:
+    return Workload(
+        sequence_length=part.whole("sequence_length"),
+        batch_sequences=part.whole("batch_sequences"),
+        train_tokens=None if part.holds.get("train_tokens") is None else part.whole("train_tokens"),
+        param_dtype=part.text("param_dtype"),
+        compute_dtype=part.text("compute_dtype"),
+        optimizer_dtype=part.text("optimizer_dtype"),
+        remat=part.text("remat"),
+    )
+
+
+@dataclass(frozen=True)
+class _Part:
+    """One object of a plan, read with checks; `where` names it in messages."""
+
+    holds: Mapping[str, object]
+    where: str
+
+    def part(self, key: str) -> "_Part":
+        value = self.holds.get(key)
+        if not isinstance(value, Mapping):
+            self._refuse(key, "an object")
+        return _Part(value, f"{self.where}: {key}")
+
+    def text(self, key: str) -> str:
+        value = self.holds.get(key)
+        if not isinstance(value, str):
+            self._refuse(key, "text")
+        return value
+
+    def flag(self, key: str) -> bool:
+        value = self.holds.get(key)
+        if not isinstance(value, bool):
+            self._refuse(key, "true or false")
+        return value
+
+    def whole(self, key: str) -> int:
+        value = self.holds.get(key)
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            self._refuse(key, "a whole number of at least 1")
+        return value
+
+    def number(self, key: str) -> float:
+        value = self.holds.get(key)
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            self._refuse(key, "a number")
+        return float(value)
+
+    def _refuse(self, key: str, wanted: str) -> Never:
+        found = shorten(self.holds[key]) if key in self.holds else "missing"
+        raise BadInput(f"{self.where}: {key} is {found}; it must be {wanted}")
