@@ -4,6 +4,7 @@ import gzip
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -130,10 +131,16 @@ def words(number: int) -> str:
 
 
 def opened(
-    path: Path, *, vocab_size: int = 300, process: int = 0, processes: int = 1, **settings: object
+    path: Path, *, vocab_size: int = 300, process: int = 0, processes: int = 1, **settings: Any
 ) -> Stream:
     """A stream over `path` of 8 rows of 64 tokens, or what `settings` say."""
     config = DataConfig(
-        **{"paths": (path,), "sequence_length": 64, "batch_sequences": 8, **settings}  # type: ignore[arg-type]
+        **{"paths": (path,), "sequence_length": 64, "batch_sequences": 8, **settings}
     )
     return open_stream(config, vocab_size, process_index=process, process_count=processes)
+
+
+def read_on(stream: Stream, count: int) -> None:
+    """Read `count` batches, or up to an error."""
+    for _ in range(count):
+        next(stream)

@@ -53,7 +53,7 @@ class JsonLines:
 
     def __getitem__(self, index: int) -> Document:
         start, end = (int(bound) for bound in self._bounds[index : index + 2])
-        content = self._bytes[start:end]
+        content = self._bytes[start:end].rstrip()
         try:
             record = json.loads(decode(content, where="the line", first=start == 0))
         except json.JSONDecodeError as error:

@@ -11,12 +11,14 @@ The shuffle is computed place by place, in constant memory.
 """
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from grain.experimental import index_shuffle
 
 CIPHER_ROUNDS = 4  # of the block cipher that permutes the places; what grain's own shuffle takes
 MOST_UNITS = 2**32  # its places are 32 bits
+EPOCHS_AT_A_TIME = 64  # rows are in different ones where documents differ much in length
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,6 +75,7 @@ class VisitOrder:
         return Visit(document=document, part=part, parts=self.parts)
 
 
+@lru_cache(maxsize=EPOCHS_AT_A_TIME)
 def seed_of_epoch(seed: int, epoch: int) -> int:
     """A 32-bit seed for one epoch; runs with neighbouring seeds share no epoch's order."""
     return int(np.random.SeedSequence((seed, epoch)).generate_state(1)[0])

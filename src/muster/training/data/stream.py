@@ -218,9 +218,11 @@ def check_size(corpus: Corpus, chains: Chains, config: DataConfig) -> None:
 
 def _what_fits(tokens: int, config: DataConfig) -> str:
     """The batch or the sequence that a small corpus fills."""
+    if tokens < config.sequence_length and tokens < config.batch_sequences:
+        return f"--batch 1seq --seq {tokens} fits"
     fits = []
     if tokens >= config.sequence_length:
         fits.append(f"--batch {tokens // config.sequence_length}seq")
     if tokens >= config.batch_sequences:
         fits.append(f"--seq {tokens // config.batch_sequences}")
-    return f"{' or '.join(fits) or '--batch 1seq and a --seq of so many tokens'} fits"
+    return f"{' or '.join(fits)} fits"

@@ -1,9 +1,11 @@
 """Plain text files; long ones are cut into pieces at paragraph or line ends.
 
-The rule: a file is cut near every multiple c of `piece_bytes`. The cut lies behind the first empty
-line that starts within the `window` bytes after c; where there is none, behind the first line end;
-where there is none, before the first space; else at the first character that starts at c or later.
-Each cut depends on the bytes around it alone, so that a piece is found without reading the others.
+The rule: a file is cut near every multiple c of `piece_bytes` that leaves a whole piece behind it,
+so that pieces have less than two times `piece_bytes` and none is empty. The cut lies behind the
+first empty line that starts within the `window` bytes after c; where there is none, behind the
+first line end; where there is none, before the first space; else at the first character that
+starts at c or later. Each cut depends on the bytes around it alone, so that a piece is found
+without reading the others.
 """
 
 import codecs
@@ -48,7 +50,7 @@ class TextFile:
         self._piece = piece
 
     def __len__(self) -> int:
-        return max(1, -(-self._size // self._piece))
+        return max(1, self._size // self._piece)
 
     def __getitem__(self, index: int) -> Document:
         with reading(self._path), self._path.open("rb") as file:
@@ -65,8 +67,8 @@ class TextFile:
     def _cut(self, file: BinaryIO, index: int) -> int:
         """Where piece `index` starts, in bytes."""
         near = index * self._piece
-        if near == 0 or near >= self._size:
-            return min(near, self._size)
+        if index in (0, len(self)):
+            return self._size if index else 0
         file.seek(near)
         return min(near + best_cut(file.read(window(self._piece))), self._size)
 
