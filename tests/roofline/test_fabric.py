@@ -1,6 +1,7 @@
 """The links that a group of chips talks over."""
 
 import itertools
+from dataclasses import replace
 
 import pytest
 
@@ -35,6 +36,22 @@ def test_between_nodes_every_gpu_brings_in_its_share() -> None:
     assert whole_nodes.seconds_per_byte == pytest.approx(7 / 8 / (8 * 50e9 * H100.far))
     one_a_node = gpu_group(network, H100, inner=8, ways=8)
     assert one_a_node.seconds_per_byte == 7 / 8 / (50e9 * H100.far)
+
+
+def test_the_books_quizzes_without_losses() -> None:
+    """Part 3, quiz 2: bf16[2048, 8192] over a v5e axis of 4, a line, 560 us; an AllToAll on a ring
+    is a quarter of V / W. Part 12, quiz 1: bf16[1024, 16384] in a node of 8 H100, 65 us."""
+    cluster = parse_cluster("v5e:4x4")
+    torus, switched = cluster.chip.network, chip_by_name("h100").network
+    assert isinstance(torus, Torus)
+    assert isinstance(switched, Switched)
+    (line,) = torus_groups(cluster, torus, replace(V5E, near=1.0), (4,))
+    assert line.all_gather(2 * 2048 * 8192) == pytest.approx(560e-6, rel=1e-2)
+    (ring,) = torus_groups(parse_cluster("v5e:16x16"), torus, replace(V5E, near=1.0), (16,))
+    V = 1e9
+    assert ring.to_all_per_byte * V / 16 == pytest.approx(V / (4 * torus.axis_bidi_bandwidth))
+    node = gpu_group(switched, replace(H100, near=1.0, hop_seconds=0.0), inner=1, ways=8)
+    assert node.all_gather(2 * 1024 * 16384) == pytest.approx(65e-6, rel=1e-2)
 
 
 def test_whole_axes_are_rings_and_add_up() -> None:
