@@ -127,3 +127,14 @@ def test_a_stricter_policy_never_keeps_more(model: Architecture, size: int) -> N
             for policy in (Remat.NONE, Remat.MINIMAL, Remat.OUTPUTS, Remat.FULL)
         ]
         assert kept == sorted(kept, reverse=True)
+
+
+def test_norms_after_blocks_read_what_the_blocks_give() -> None:
+    """Norms before blocks count their outputs, norms after them their inputs, by name."""
+    sizes = _sizes(gemma_3_12b_text(), Remat.NONE)
+    named = [
+        name for name in sizes if name.startswith(("norm ", "attention out", "mlp out", "res"))
+    ]
+    assert named == [
+        *("residual after attention", "norm 0", "norm 1", "attention output", "mlp output"),
+    ]

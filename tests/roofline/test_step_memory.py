@@ -184,3 +184,20 @@ def test_full_recomputation_keeps_no_expert_outputs() -> None:
     assert kept == 61 * 7168 * 2
     assert again > 0
     assert host == 0
+
+
+def test_norms_after_blocks_do_not_hide_what_a_policy_keeps() -> None:
+    """Gemma-2's layers, bytes a token: `outputs` keeps two D-vectors a layer, `full` one."""
+    gemma = published("Gemma-2-9B")
+    L, D = gemma.num_layers, gemma.d_model
+    workload = Workload(sequence_length=4096, batch_sequences=512)
+    model = StepModel(gemma, parse_cluster("v5p:8x8x8"), workload)
+    kept = {each: kept_per_token(model, remat_policy(each), 1)[0] for each in Remat}
+    assert kept[Remat.FULL] == 2 * L * D
+    assert kept[Remat.OUTPUTS] == 2 * kept[Remat.FULL]
+    attention, mlp = gemma.layers[0].mixer, gemma.layers[0].mlp
+    assert isinstance(attention, Attention)
+    assert isinstance(mlp, Mlp)
+    heads = (2 * attention.num_heads + 2 * attention.num_kv_heads) * attention.head_dim
+    matmuls = 3 * D + heads + 2 * mlp.d_ff  # input, both blocks' results, what is between
+    assert kept[Remat.MINIMAL] == L * (2 * matmuls + 4 * attention.num_heads)

@@ -220,3 +220,20 @@ def _with_twice_the_bandwidth(cluster: Cluster) -> Cluster:
     )
     fast = replace(chip, hbm_bandwidth=2 * chip.hbm_bandwidth, network=network, facts=facts)
     return replace(cluster, slice=replace(cluster.slice, chip=fast))
+
+
+@pytest.mark.parametrize(
+    ("name", "read"), [("Gemma-2-9B", True), ("Mixtral-8x7B", True), ("Llama-3-8B", False)]
+)
+def test_the_mlp_runs_again_to_its_end_where_the_backward_pass_reads_it(
+    name: str, *, read: bool
+) -> None:
+    """Norms after blocks and routers read what the MLP gives; a residual sum does not."""
+    workload = Workload(sequence_length=4096, batch_sequences=64)
+    steps = StepModel(published(name), parse_cluster("v5p:4x4x4"), workload)
+    whole, needed = (
+        steps.layers(1.0, Layout(fsdp=64), remat_policy(Remat.FULL, whole_layer=each)).rerun
+        for each in (True, False)
+    )
+    assert (needed == pytest.approx(whole)) == read
+    assert needed <= whole * (1 + 1e-12)

@@ -83,8 +83,8 @@ class Found:
     """What a search found.
 
     Attributes:
-        ranked: choices that fit, best first; one for each set of ways. All that are as near the best
-            as was asked for are there; others may be.
+        ranked: choices that fit, best first; one for each set of ways. All that are as near the
+            best as was asked for are there; others may be.
         examined: layouts whose step was predicted.
         closest: where nothing fits, the choice that is short of least memory.
     """

@@ -93,6 +93,10 @@ def _uneven(cluster: Cluster, workload: Workload) -> str:
     return f"{sequences:,} sequences do not split over {slices} slices; nearest batches: {nearest}"
 
 
+# A mesh's batch ways as shards and replicas, most shards first.
+type Splits = tuple[Layout, ...]
+
+
 class _Search:
     """One search: the models that it asks, and the best that it has seen."""
 
@@ -157,14 +161,14 @@ class _Search:
             m = split.microbatches
             if self._bound(mesh, pieces, m, m) > self.least * self.within:
                 continue
-            sharded = next(self.meshes.splits(split), None)
-            if sharded is None or not self._can_fit(sharded):
+            splits = tuple(self.meshes.splits(split))
+            if not splits or not self._can_fit(splits):
                 return  # fewer microbatches need more memory still
-            if self._beyond(split, self._least_seconds(sharded, lightest)):
+            if self._beyond(split, self._least_seconds(splits[0], lightest)):
                 continue
-            policy = self._lightest_policy(sharded)
-            if not self._beyond(split, self._least_seconds(sharded, policy)):
-                self._consider(split)
+            policy = self._lightest_policy(splits)
+            if not self._beyond(split, self._least_seconds(splits[0], policy)):
+                self._consider(splits)
 
     def _rank(self, choice: Choice) -> tuple[float, float, float, int, int]:
         """What is to be least, then time, then memory, then simplicity."""
@@ -182,24 +186,25 @@ class _Search:
         bound = measure(self.minimize, layout.chips_used, least_seconds)
         return bound > self.least * self.within
 
-    def _can_fit(self, sharded: Layout) -> bool:
-        """Whether any split into shards and replicas could fit, whatever is computed again.
-
-        Memory falls as shards grow, so the largest legal number of them tells for all.
-        """
+    def _can_fit(self, splits: Splits) -> bool:
+        """Whether any split into shards and replicas could fit, whatever is computed again."""
         thriftiest = [remat for remat in THRIFTIEST if remat in self.policies]
-        if any(self._fitting(sharded, remat) for remat in thriftiest or self.policies):
+        if any(self._some_fits(splits, remat) for remat in thriftiest or self.policies):
             return True
-        self._short_of_memory(sharded, thriftiest or list(self.policies))
+        self._short_of_memory(splits[0], thriftiest or list(self.policies))
         return False
 
-    def _lightest_policy(self, sharded: Layout) -> RematPolicy:
+    def _lightest_policy(self, splits: Splits) -> RematPolicy:
         """The least recomputation that any split into shards and replicas could fit with."""
-        lightest = next(remat for remat in self.policies if self._fitting(sharded, remat))
+        lightest = next(remat for remat in self.policies if self._some_fits(splits, remat))
         # What waits in the host's memory is not computed again.
         if lightest in RUNS_MATMULS_AGAIN and Remat.OFFLOAD in self.policies:
             return self.policies[Remat.OFFLOAD]
         return self.policies[lightest]
+
+    def _some_fits(self, splits: Splits, remat: Remat) -> bool:
+        """Whether most shards fit, or fewest: memory falls as shards grow, but one gathers none."""
+        return any(self._fitting(each, remat) for each in dict.fromkeys((splits[0], splits[-1])))
 
     def _fitting(self, layout: Layout, remat: Remat) -> StepMemory | None:
         """The memory of the fullest stage where it fits, on the host too.
@@ -232,24 +237,25 @@ class _Search:
         step = self._model_for(sharded).step(sharded, policy)
         return step.total - step.fsdp - step.data - step.host
 
-    def _consider(self, replicated: Layout) -> None:
+    def _consider(self, splits: Splits) -> None:
         """Every split into shards and replicas that fits, with the least recomputation.
 
         The host's memory instead of recomputation is a matter of time: both are predicted.
         """
-        for layout in self.meshes.splits(replicated):
-            fits = False
+        short = False
+        for layout in splits:
+            if short and layout.fsdp > 1:
+                continue  # fewer shards need more memory still, but one has nothing to gather
+            short = True
             for remat, policy in self.policies.items():
-                if fits and remat is not Remat.OFFLOAD:
+                if not short and remat is not Remat.OFFLOAD:
                     continue
                 memory = self._fitting(layout, remat)
                 if memory:
-                    fits = True
+                    short = False
                     self._keep(self._predict(layout, remat, policy, memory))
                     if remat not in RUNS_MATMULS_AGAIN:
                         break
-            if not fits:
-                return  # fewer shards need more memory still
 
     def _keep(self, choice: Choice) -> None:
         chips = choice.layout.chips_used

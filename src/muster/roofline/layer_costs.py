@@ -26,7 +26,14 @@ from muster.models.architecture import (
 from muster.roofline.efficiency import Efficiency
 from muster.roofline.flops import attention_flops, indexer_flops, scan_flops
 from muster.roofline.matmul import MatrixUnit
-from muster.roofline.remat import SPLIT_BY_TENSOR, input_size, layer_weights, output_size
+from muster.roofline.remat import (
+    SPLIT_BY_TENSOR,
+    Remat,
+    input_size,
+    layer_weights,
+    output_size,
+    result_is_read,
+)
 from muster.roofline.remat_policy import RematPolicy
 from muster.roofline.software import AttentionKernel
 from muster.sharding.weights import Weight
@@ -50,6 +57,7 @@ class Matmul:
         split_outputs: the same of N.
         experts: how many there are; 0 for a matmul that every token meets.
         active: experts that one token meets.
+        read: whether it ends the MLP and the backward pass reads its result all the same.
     """
 
     part: str
@@ -59,6 +67,7 @@ class Matmul:
     split_outputs: int
     experts: int = 0
     active: int = 0
+    read: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +81,7 @@ class LayerShape:
         vectors: numbers per token moved by D-vectors, forward and backward.
         splits: the same of what tensor parallelism splits.
         blocks: mixer and MLP, those that are there; each gathers and scatters activations.
+        ends_read: whether the backward pass reads what the MLP gives (`Matmul.read`).
         dispatched: numbers per token sent to experts; 0 for a dense layer.
         keys_values: numbers per token of keys and values, for context parallelism.
     """
@@ -84,6 +94,7 @@ class LayerShape:
     vectors: tuple[int, int]
     splits: tuple[int, int]
     blocks: int
+    ends_read: bool
     dispatched: int
     keys_values: int
 
@@ -96,6 +107,7 @@ class LayerCosts:
         forward: matmuls and the mixing kernel.
         backward: the same, two matmuls for each.
         by_part: forward seconds of each part, for what runs again.
+        read: what of the part `down` gives something that the backward pass reads.
         moved_forward: seconds of elementwise work.
         moved_backward: the same.
         moved_mixing: what of `moved_forward` an unfused kernel's scores take.
@@ -104,6 +116,7 @@ class LayerCosts:
     forward: float
     backward: float
     by_part: dict[str, float]
+    read: float
     moved_forward: float
     moved_backward: float
     moved_mixing: float
@@ -119,17 +132,19 @@ def layer_shape(architecture: Architecture, layer: Layer) -> LayerShape:
         ways = _split_ways(weight)
         kind[ways] = kind.get(ways, 0) + weight.size
     vectors, splits = _elementwise(architecture.d_model, layer)
+    matmuls = _matmuls(weights, layer)
     mlp = layer.mlp
     experts = mlp if isinstance(mlp, Experts) else None
     return LayerShape(
         layer=layer,
         d_model=architecture.d_model,
-        matmuls=_matmuls(weights),
+        matmuls=matmuls,
         shared=tuple((count, ways) for ways, count in shared.items()),
         routed=tuple((count, ways) for ways, count in routed.items()),
         vectors=vectors,
         splits=splits,
         blocks=(layer.mixer is not None) + (mlp is not None),
+        ends_read=any(each.read for each in matmuls),
         dispatched=experts.experts_per_token * (experts.latent or architecture.d_model)
         if experts
         else 0,
@@ -155,7 +170,7 @@ def layer_costs(
     """Cost one layer for the tokens of `sequences`, a fraction where sequence ways split them."""
     tokens = sequences * T
     by_part: dict[str, float] = {}
-    forward = backward = 0.0
+    forward = backward = read = 0.0
     for each in shape.matmuls:
         K = math.ceil(each.inputs / min(tensor, each.split_inputs))
         N = math.ceil(each.outputs / min(tensor, each.split_outputs))
@@ -167,6 +182,7 @@ def layer_costs(
             rows = tokens / tensor
         ahead, back = unit.training_seconds(rows, K, N)
         by_part[each.part] = by_part.get(each.part, 0.0) + times * ahead
+        read += times * ahead if each.read else 0.0
         forward += times * ahead
         backward += times * back
     mixing, mixing_back, moved, moved_back = _mixing(
@@ -188,6 +204,7 @@ def layer_costs(
         forward=forward + mixing,
         backward=backward + mixing_back,
         by_part=by_part,
+        read=read,
         moved_forward=scale * (shape.vectors[0] / vector_ways + shape.splits[0] / tensor)
         + moved / rate
         + launches,
@@ -201,6 +218,8 @@ def layer_costs(
 def rerun_seconds(costs: LayerCosts, policy: RematPolicy) -> tuple[float, float]:
     """Seconds of matmuls and of elementwise work that one layer computes again."""
     matmuls = sum(each for part, each in costs.by_part.items() if part in policy.rerun)
+    if policy.runs_to_its_end:
+        matmuls += costs.read
     if policy.elementwise:
         moved = costs.moved_forward
         if "mixing" not in policy.rerun:
@@ -248,7 +267,7 @@ def _mixing(
     return seconds, kernel.backward_matmuls * seconds, 0.0, 0.0
 
 
-def _matmuls(weights: list[Weight]) -> tuple[Matmul, ...]:
+def _matmuls(weights: list[Weight], layer: Layer) -> tuple[Matmul, ...]:
     """The layer's matmuls; those of one input that do not depend on each other as one."""
     found: list[Matmul] = []
     for weight in weights:
@@ -257,15 +276,17 @@ def _matmuls(weights: list[Weight]) -> tuple[Matmul, ...]:
         ways = _split_ways(weight)
         ends = weight.dims[-1] == "d_model" and weight.component != "extra"
         used, of = weight.active_share or (0, 0)
+        part = part_of(weight)
         found.append(
             Matmul(
-                part=part_of(weight),
+                part=part,
                 inputs=input_size(weight),
                 outputs=output_size(weight),
                 split_inputs=ways if ends else 1,
                 split_outputs=1 if ends else ways,
                 experts=of,
                 active=used,
+                read=part == "down" and result_is_read(weight, layer, Remat.FULL),
             )
         )
     return tuple(found)

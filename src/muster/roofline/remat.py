@@ -173,7 +173,7 @@ def rerun_matmuls(
     rerun = {w.name for w in matmuls}
     if not whole_layer:
         rerun -= {
-            w.name for w in matmuls if _ends_a_block(w) and not _result_is_read(w, layer, policy)
+            w.name for w in matmuls if _ends_a_block(w) and not result_is_read(w, layer, policy)
         }
     return frozenset(rerun | ({MIXING} if layer.mixer else set()))
 
@@ -197,10 +197,13 @@ def _ends_a_block(weight: Weight) -> bool:
     return weight.component != "extra" and weight.dims[-1] == "d_model"
 
 
-def _result_is_read(weight: Weight, layer: Layer, policy: Remat) -> bool:
-    """Whether the backward pass reads what the last projection of a block gives."""
+def result_is_read(weight: Weight, layer: Layer, policy: Remat) -> bool:
+    """Whether the backward pass reads what the last projection of a block gives.
+
+    A router's derivative reads what its experts give, a norm's what stands before it.
+    """
     if weight.active_share is not None:
-        return True  # the router's derivative reads every expert's output
+        return True
     if weight.component in {"mlp", "experts"}:
         scaled = isinstance(layer.mlp, Experts) and layer.mlp.shared_gate
         is_shared = weight.name.startswith("layers.shared_experts.")
@@ -251,14 +254,16 @@ def _matmul_outputs(architecture: Architecture, layer: Layer) -> Iterator[SavedT
 
 def _everything(architecture: Architecture, layer: Layer) -> Iterator[SavedTensor]:
     D = architecture.d_model
-    for index, _ in enumerate(layer.norms):
+    tensors = tuple(_matmul_outputs(architecture, layer))
+    after = 0
+    if _norms_after_blocks(layer):
+        # Norms after blocks read what the blocks give, which is counted by its own name.
+        after = sum(tensor.name in {"attention output", "mlp output"} for tensor in tensors)
+        if _two_steps(layer):
+            yield _vector("residual after attention", D)
+    for index in range(len(layer.norms) - after):
         yield _vector(f"norm {index}", D)
-    normalized = _norms_after_blocks(layer)
-    for tensor in _matmul_outputs(architecture, layer):
-        if not (normalized and tensor.name in {"attention output", "mlp output"}):
-            yield tensor  # those two are inputs of norms, counted there
-    if normalized and _two_steps(layer):
-        yield _vector("residual after attention", D)
+    yield from tensors
     yield from _mixer_elementwise(D, layer.mixer)
     if layer.mlp is not None:
         yield from _mlp_elementwise(D, layer.mlp)

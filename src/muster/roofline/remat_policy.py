@@ -41,8 +41,16 @@ class RematPolicy:
     layers_share: float = 1.0
 
     def keeps(self, part: str) -> bool:
-        """Whether a part's result is kept, on the chip or on the host."""
-        return part not in self.rerun
+        """Whether a part's result is kept, on the chip or on the host.
+
+        `down` is never kept where the MLP runs again: it runs to its end, or nothing reads it.
+        """
+        return part not in self.rerun and not (part == "down" and self.runs_to_its_end)
+
+    @property
+    def runs_to_its_end(self) -> bool:
+        """Whether the MLP runs again but for `down`, which does too where its result is read."""
+        return bool(self.rerun & INTO_MLP) and "down" not in self.rerun
 
 
 def remat_policy(remat: Remat, *, whole_layer: bool = False) -> RematPolicy:

@@ -233,7 +233,7 @@ def _part(name: str, layer: Layer) -> str:
 def _is_kept(part: str, remat: RematPolicy) -> bool:
     if part == "elementwise":
         return not remat.elementwise
-    return part not in remat.rerun
+    return remat.keeps(part)
 
 
 def microbatches_alive(stage: int, p: int, v: int, m: int) -> float:

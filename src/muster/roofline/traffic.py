@@ -40,6 +40,7 @@ def tensor_passes(shapes: Shapes, remat: RematPolicy, *, sequence_sharded: bool)
         rerun = remat.rerun
         again = bool(rerun & INTO_MIXER) + ("out" in rerun)
         again += bool(rerun & INTO_MLP) + ("down" in rerun)
+        again += shape.ends_read and remat.runs_to_its_end
         passes += copies * (each + again * remat.layers_share * shape.blocks / 2)
     return passes
 
