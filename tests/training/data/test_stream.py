@@ -11,6 +11,7 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
+import tokenizers
 
 from muster.errors import BadInput
 from muster.training.batch import Batch
@@ -322,6 +323,27 @@ def test_a_tokenizer_file_and_several_formats(tmp_path: Path) -> None:
     ends = sum(int((np.asarray(batch.targets) == 0).sum()) for batch in batches)
     padding = sum(int((np.asarray(batch.segments) == 0).sum()) for batch in batches)
     assert ends - padding == 60  # <|endoftext|> has the id 0, as padding has
+
+
+def test_a_template_that_ends_every_text_ends_no_piece_and_no_document_twice(
+    tmp_path: Path,
+) -> None:
+    tokenizer = tokenizers.Tokenizer.from_file(str(write_tokenizer(tmp_path)))
+    end = "<|endoftext|>"
+    tokenizer.post_processor = tokenizers.processors.TemplateProcessing(
+        single=f"$A {end}", special_tokens=[(end, 0)]
+    )
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    book = write_text(tmp_path / "book", ["".join(f"Line {n}.\n" for n in range(9000))])
+    with opened(book, tokenizer=str(tmp_path), epochs=1) as stream:
+        batches = list(stream)
+        pieces = stream.description.documents
+    assert pieces > 8
+    of = {leaf: np.stack([np.asarray(getattr(b, leaf)) for b in batches]) for leaf in LEAVES}
+    real = of["segments"] > 0
+    assert not (of["tokens"][real] == 0).any()
+    assert (of["targets"][real & (of["weights"] == 1)] == 0).sum() == 1
+    assert (of["weights"][real] == 0).sum() == pieces - 1
 
 
 def test_few_large_texts_spread_over_all_rows(tmp_path: Path) -> None:

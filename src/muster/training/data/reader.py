@@ -51,6 +51,8 @@ class Chains:
         for document, item in zip(documents, read, strict=True):
             if isinstance(item.content, str):
                 ids = next(tokenized) if item.content else EMPTY
+                if not item.ends and len(ids) and ids[-1] == self._tokenizer.end:
+                    ids = ids[:-1]  # the tokenizer's template ends every text, pieces too
             else:
                 ids = self._checked(item.content, document)
             chains.append(chain_of(ids, end=self._tokenizer.end if item.ends else None))

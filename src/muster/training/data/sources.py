@@ -81,8 +81,8 @@ def open_corpus(config: DataConfig, *, vocab_size: int) -> Corpus:
         description=Description(
             documents=len(joined),
             bytes=total_bytes,
-            files=Counter(file.format.value for file in found),
-            skipped=skipped,
+            files=dict(Counter(file.format.value for file in found)),
+            skipped=dict(skipped),
             fingerprint=digest.hexdigest()[:FINGERPRINT_DIGITS],
         ),
     )

@@ -69,7 +69,7 @@ class Stream(Iterator[Batch]):
         """The next batch, leaves [B/P, T] of numpy."""
         before = self._batches.get_state()
         batch = cast("Batch", next(self._batches))
-        if self._ends and not np.any(batch.segments):
+        if self._ends and not np.any(batch.segments[:, 0]):  # rows fill from the left
             self._batches.set_state(before)
             raise StopIteration
         return batch
