@@ -44,11 +44,10 @@ def assign(target: Array, source: Array, *, name: str) -> None:
     Raises:
         BadInput: a number is too large for float16, whose greatest is 65,504.
     """
-    try:
-        with np.errstate(over="raise"):
-            target[...] = source
-    except FloatingPointError:
+    with np.errstate(over="ignore", invalid="ignore"):  # infinities are looked for; NaNs stay
+        target[...] = source
+    if target.dtype == np.float16 and np.any(np.isinf(target) & np.isfinite(source)):
         raise BadInput(
             f"{name} has numbers beyond {np.finfo(np.float16).max:,.0f}, the greatest that float16 "
             "holds; use bfloat16 or float32"
-        ) from None
+        )

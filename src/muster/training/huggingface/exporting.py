@@ -5,7 +5,6 @@ import secrets
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import partial
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from muster.models.architecture import Architecture
 from muster.models.hf_config import printable
 from muster.sharding.hf_names import HfTensor, hf_tensors
 from muster.training.huggingface.dtypes import CODES, Array, assign, known_dtype
+from muster.training.huggingface.folder import TOKENIZER_FILES
 from muster.training.huggingface.importing import VOCAB_DIM
 from muster.training.huggingface.matching import BLOCK_BYTES
 from muster.training.huggingface.model_config import write_configs
@@ -70,6 +70,7 @@ def export_folder(
         for _, tensor, place in sorted(_in_file_order(tensors), key=lambda item: item[0])
     ]
     _check_folder(folder)
+    _check_files(tokenizer_files)
     with _becoming(folder) as partial_folder:
         _check_space(partial_folder, sum(entry.nbytes for entry in entries))
         places = start_files(partial_folder, shards_of(entries, max_shard_bytes))
@@ -107,10 +108,10 @@ def _write_weight(
 ) -> None:
     """Write all tensors of one weight."""
     _check_shape(weight, tensor)
-    take = _taker(weight)
     for place in tensor.places():
-        part = np.asarray(take(place))
-        part = part[tuple(slice(0, size) for size in tensor.ours)]  # without padded vocabulary
+        part = _host_part(weight, place)[
+            tuple(slice(0, size) for size in tensor.ours)
+        ]  # without padded vocabulary
         _write(part, tensor, tensor.name(place), places, stored_as)
 
 
@@ -134,17 +135,38 @@ def _write(
             stream.write(block.reshape(-1).view(np.uint8).data)
 
 
-def _taker(weight: Any) -> Callable[[tuple[int, ...]], Any]:
-    """What cuts one layer, or one expert of one layer, out of a weight."""
-    if isinstance(weight, jax.Array):
-        assert weight.is_fully_addressable, "one process exports, and holds all of the weights"
-        return partial(_taken, weight)
-    return lambda place: weight[place] if place else weight
+def _host_part(weight: Any, place: tuple[int, ...]) -> Array:
+    """What a weight holds of one layer, or of one expert of one layer, as a numpy array.
+
+    Shards are put together here and not by XLA, which cuts along a sharded dim by adding zeros, so
+    that a negative zero or a subnormal number does not stay what it is.
+    """
+    if not isinstance(weight, jax.Array):
+        return np.asarray(weight[place] if place else weight)
+    assert weight.is_fully_addressable, "one process exports, and holds all of the weights"
+    outer = len(place)
+    part = np.empty(weight.shape[outer:], weight.dtype)
+    for shard in weight.addressable_shards:
+        begins = [cut.start or 0 for cut in shard.index[:outer]]
+        local = tuple(at - begin for at, begin in zip(place, begins, strict=True))
+        inside = all(
+            0 <= at < size for at, size in zip(local, shard.data.shape[:outer], strict=True)
+        )
+        if shard.replica_id == 0 and inside:
+            part[shard.index[outer:]] = _cut(shard.data, local)
+    return part
+
+
+def _cut(shard: jax.Array, place: tuple[int, ...]) -> Array:
+    """One place of what a device holds; from a CPU's memory without a copy of the rest."""
+    if shard.device.platform == "cpu":
+        return np.asarray(np.asarray(shard)[place])
+    return np.asarray(_taken(shard, place))
 
 
 @jax.jit
 def _taken(weight: jax.Array, place: tuple[int, ...]) -> jax.Array:
-    return weight[place] if place else weight
+    return weight[place]
 
 
 def _check_shape(weight: Any, tensor: HfTensor) -> None:
@@ -166,6 +188,17 @@ def _check_folder(folder: Path) -> None:
             raise BadInput(f"{where} is not empty; name a new folder")
     elif folder.exists() or folder.is_symlink():
         raise BadInput(f"{where} is there and no folder; name a new one")
+
+
+def _check_files(files: Sequence[Path]) -> None:
+    for file in files:
+        if not file.is_file():
+            raise BadInput(f"no file {printable(file)}")
+        if file.name not in TOKENIZER_FILES:
+            raise BadInput(
+                f"{printable(file)} is no file of a tokenizer; those are "
+                f"{', '.join(TOKENIZER_FILES)}"
+            )
 
 
 def _check_space(folder: Path, needed: int) -> None:

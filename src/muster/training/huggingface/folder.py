@@ -126,7 +126,7 @@ def _weight_map(path: Path) -> Mapping[str, str]:
     if not isinstance(placed, dict) or not placed:
         raise BadInput(f"{printable(path)} has no weight_map, which says where each tensor lies")
     for file in placed.values():
-        if not isinstance(file, str) or file != Path(file).name:
+        if not isinstance(file, str) or not file or file != Path(file).name:
             raise BadInput(f"{printable(path)} names {shorten(file)}; it must be a file beside it")
     return placed
 
