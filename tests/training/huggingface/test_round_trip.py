@@ -11,7 +11,7 @@ import pytest
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from muster.sharding.hf_names import FAMILIES, hf_tensors
-from muster.training.huggingface import export_folder, import_folder
+from muster.training.huggingface import export_folder, exporting, import_folder
 from tests.training.huggingface import folders
 
 
@@ -173,3 +173,20 @@ def test_old_buffers_are_passed_over(tmp_path: Path) -> None:
     folder = folders.rewrite(source, tmp_path / "old", {**tensors, **buffer})
     params = import_folder(folder, folders.parity_model(source), dtype="float32")
     assert folders.same(params["final_norm"], tensors["model.norm.weight"])
+
+
+def test_shards_outside_host_memory_are_cut_on_their_device(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(exporting, "_in_host_memory", lambda _: False)
+    mesh = Mesh(np.array(jax.devices()).reshape(2, 4), ("stage", "fsdp"))
+    model = folders.model("mixtral")
+    params = folders.random_params(model, "float32")
+    sharding = NamedSharding(mesh, PartitionSpec("stage", "fsdp"))
+    split = {
+        name: jax.device_put(array, sharding) if name.startswith("layers.experts") else array
+        for name, array in params.items()
+    }
+    export_folder(split, model, tmp_path / "out", dtype="float32")
+    again = import_folder(tmp_path / "out", model, dtype="float32")
+    assert all(folders.same(again[name], params[name]) for name in params)

@@ -60,6 +60,11 @@ def made_models(folder: Path) -> list[Path]:
     return made
 
 
+def say(text: str) -> None:
+    """Print a line."""
+    sys.stdout.write(text + "\n")
+
+
 def load(folder: Path) -> Any:
     """Load a model as it was stored; every tensor must be there, and no other."""
     model, report = AutoModelForCausalLM.from_pretrained(
@@ -88,12 +93,8 @@ def compare(before: Path, after: Path) -> None:
     away = {"before": (logits - before_logits).abs().max().item()}
     if known:
         away["written"] = np.abs(logits.float().numpy() - known["logits"]).max().item()
-    line = (
-        f"{before.name}: {len(stored)} tensors equal; logits to {logits.abs().max():.3g}, off by "
-    )
-    sys.stdout.write(
-        line + ", ".join(f"{value:.2g} from those {key}" for key, value in away.items()) + "\n"
-    )
+    say(f"{before.name}: {len(stored)} tensors equal; logits to {logits.abs().max():.3g}")
+    say("".join(f"    off by {value:.2g} from those {key}" for key, value in away.items()))
     if max(away.values()) > TOLERANCE[logits.dtype]:
         raise SystemExit("the logits differ by more than rounding")
 
@@ -116,10 +117,8 @@ def main() -> None:
         subprocess.run([args.python, str(REEXPORT), *folders], check=True)
         for before, after in pairs:
             compare(before, after)
-    sys.stdout.write(
-        f"{len(pairs)} models, transformers {transformers.__version__}, {sys.version.split()[0]}"
-        + "\n"
-    )
+    version = f"transformers {transformers.__version__}, torch {torch.__version__}"
+    say(f"{len(pairs)} models are the same before and after; {version}")
 
 
 if __name__ == "__main__":

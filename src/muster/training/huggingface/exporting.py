@@ -109,10 +109,9 @@ def _write_weight(
     """Write all tensors of one weight."""
     _check_shape(weight, tensor)
     for place in tensor.places():
-        part = _host_part(weight, place)[
-            tuple(slice(0, size) for size in tensor.ours)
-        ]  # without padded vocabulary
-        _write(part, tensor, tensor.name(place), places, stored_as)
+        part = _host_part(weight, place)
+        real = part[tuple(slice(0, size) for size in tensor.ours)]  # without padded vocabulary
+        _write(real, tensor, tensor.name(place), places, stored_as)
 
 
 def _write(
@@ -158,10 +157,14 @@ def _host_part(weight: Any, place: tuple[int, ...]) -> Array:
 
 
 def _cut(shard: jax.Array, place: tuple[int, ...]) -> Array:
-    """One place of what a device holds; from a CPU's memory without a copy of the rest."""
-    if shard.device.platform == "cpu":
-        return np.asarray(np.asarray(shard)[place])
+    """One place of what a device holds, without a copy of the rest."""
+    if _in_host_memory(shard):
+        return np.asarray(np.asarray(shard)[place])  # numpy sees a CPU device's memory itself
     return np.asarray(_taken(shard, place))
+
+
+def _in_host_memory(shard: jax.Array) -> bool:
+    return all(device.platform == "cpu" for device in shard.devices())
 
 
 @jax.jit
