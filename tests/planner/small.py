@@ -1,5 +1,6 @@
 """Small models, clusters and workloads, and what makes a layout legal, written a second time."""
 
+import itertools
 import math
 from collections.abc import Iterator
 from dataclasses import replace
@@ -17,6 +18,7 @@ from muster.roofline.step_memory import step_memory
 from muster.roofline.step_time import StepModel
 from muster.roofline.workload import Workload
 from muster.sharding.mesh import Layout
+from muster.units import GIB
 from tests.roofline.cases import dense, mixture
 
 CLUSTERS = (
@@ -165,18 +167,22 @@ def _experts_split(architecture: Architecture, expert: int) -> bool:
     return bool(experts) and all(each.num_experts % expert == 0 for each in experts)
 
 
-def filled(cluster: Cluster, chips: int) -> Cluster | None:
-    """The cluster that a layout on so many chips a slice runs on; None where there is none."""
+def filled(cluster: Cluster, chips: int) -> list[Cluster]:
+    """The clusters that a layout on so many chips a slice can run on."""
     rule = cluster.chip.slices
     if chips == cluster.slice.chips:
-        return cluster
+        return [cluster]
     if rule is None:
-        return replace(cluster, slice=slice_of(cluster.chip, (chips,)))
-    shapes = [shape for shape in _boxes(chips, len(cluster.slice.shape)) if is_legal(rule, shape)]
-    if not shapes:
-        return None
-    cubic = min(shapes, key=lambda shape: (sum(shape), shape))
-    return replace(cluster, slice=slice_of(cluster.chip, cubic))
+        return [replace(cluster, slice=slice_of(cluster.chip, (chips,)))]
+    given = cluster.slice.shape
+    legal = [shape for shape in _boxes(chips, len(given)) if is_legal(rule, shape)]
+    cubic = min(legal, key=lambda shape: (sum(shape), shape), default=None)
+    shapes = [
+        shape
+        for shape in legal
+        if shape == cubic or all(a <= b for a, b in zip(sorted(shape), sorted(given), strict=True))
+    ]
+    return [replace(cluster, slice=slice_of(cluster.chip, shape)) for shape in shapes]
 
 
 def _boxes(chips: int, dims: int) -> Iterator[tuple[int, ...]]:
@@ -236,20 +242,18 @@ def every_choice(
 ) -> Iterator[Choice]:
     """All legal layouts with every recomputation that fits."""
     software = default_software(cluster.chip)
-    models_on: dict[int, StepModel | None] = {}
+    models_on: dict[int, list[StepModel]] = {}
     dram = cluster.chip.fact("host.dram_bytes")
-    host_bytes = math.inf
+    host_bytes = 256 * GIB / cluster.chip.chips_per_host
     if dram and isinstance(dram.value, int | float):
         host_bytes = dram.value / cluster.chip.chips_per_host
     for layout in every_layout(architecture, cluster, workload):
         chips = layout.chips_per_slice
         if chips not in models_on:
-            where = filled(cluster, chips)
-            models_on[chips] = StepModel(architecture, where, workload) if where else None
-        model = models_on[chips]
-        if model is None:
-            continue
-        for remat in Remat:
+            models_on[chips] = [
+                StepModel(architecture, where, workload) for where in filled(cluster, chips)
+            ]
+        for model, remat in itertools.product(models_on[chips], Remat):
             if remat is Remat.OFFLOAD and cluster.chip.kind != "tpu":
                 continue
             policy = remat_policy(remat, whole_layer=software.whole_layer)

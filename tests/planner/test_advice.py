@@ -1,11 +1,18 @@
 """What a planner must be told before spending chip-hours."""
 
+from dataclasses import replace
+
 import pytest
 
-from muster.planner.advice import divides_evenly, factorization
+from muster.hardware import parse_cluster
+from muster.planner.advice import advice, divides_evenly, factorization
+from muster.planner.host import host_share
 from muster.planner.search import Restrictions
 from muster.roofline.remat import Remat
+from muster.units import GIB
 from tests.planner.plans import plan_of
+
+OFFLOADED = Restrictions(remat=Remat.OFFLOAD)
 
 
 def test_a_plan_that_does_not_fit_names_what_would() -> None:
@@ -59,6 +66,42 @@ def test_a_chip_that_is_nearly_full_is_said_to_be() -> None:
     share = plan.memory.total / plan.memory.usable
     said = any("buffers and fragmentation" in line for line in plan.warnings)
     assert said is (share > 0.92)
+
+
+def test_shards_of_less_than_a_tile_are_for_those_who_ask() -> None:
+    """Gemma-3 12B ran so on 256 v6e: 15 of D's 3,840 rows a chip."""
+    free = plan_of("gemma-3-12b-text", "v6e-256", "256seq", seq=32768)
+    assert free.layout.weight_shards <= 240
+    asked = Restrictions(fixed={"fsdp": 256})
+    plan = plan_of("gemma-3-12b-text", "v6e-256", "256seq", seq=32768, restrictions=asked)
+    assert plan.layout.fsdp == plan.layout.weight_shards == 256
+    (line,) = (each for each in plan.warnings if "less than a tile" in each)
+    assert line.startswith("256-way sharding leaves 15 of D's 3840 rows a chip")
+    assert not any("less than a tile" in each for each in free.warnings)
+
+
+def test_what_waits_on_the_host_is_bounded_where_its_memory_is_not_known() -> None:
+    plan = plan_of("llama-3-70b", "v5p:4x4x4", "1024seq", restrictions=OFFLOADED)
+    share = 256 * GIB / 4
+    assert 0 < plan.memory.host <= share
+    (line,) = (each for each in plan.warnings if "host's memory" in each)
+    assert "which is not known for TPU v5p: 275 GB a host are assumed" in line
+
+
+def test_a_host_that_is_nearly_full_is_said_to_be() -> None:
+    cluster = parse_cluster("v5e:16x16")
+    share = host_share(cluster.chip)
+    assert share.known
+    said = {}
+    for taken in (0.85, 0.95):
+        plan = plan_of("llama-3-70b", "v5e:16x16", "256seq", restrictions=OFFLOADED)
+        memory = replace(plan.memory, host=taken * share.bytes)
+        choice = replace(plan.choice, memory=memory)
+        lines = advice(plan.architecture, cluster, plan.workload, choice, OFFLOADED)
+        said[taken] = [each for each in lines if "host's memory" in each]
+    assert said[0.85] == []
+    assert len(said[0.95]) == 1
+    assert "(95%)" in said[0.95][0]
 
 
 @pytest.mark.parametrize(

@@ -141,6 +141,22 @@ def test_what_is_held_and_not_legal_is_one_line_with_the_nearest(
     assert len(str(error.value)) < 300
 
 
+@pytest.mark.parametrize(
+    ("hardware", "fixed", "nearest"),
+    [
+        ("h100:512", {"microbatches": 3}, "1, 2, 4, 8, 16, 32, 64"),
+        ("h100:512", {"microbatches": 2000}, "16, 32, 64, 128, 256, 512, 1024"),
+        ("h100:512", {"microbatches": 12, "stage": 8}, "8, 16, 32, 64, 128, 256, 512"),
+        ("v5p:4x4x4", {"microbatches": 32, "fsdp": 64}, "1, 2, 4, 8, 16"),
+    ],
+)
+def test_microbatches_that_are_not_legal_name_the_nearest(
+    hardware: str, fixed: dict[str, int], nearest: str
+) -> None:
+    with pytest.raises(BadInput, match=f"legal microbatches: {nearest}$"):
+        plan_of("llama-3-70b", hardware, "1024seq", restrictions=Restrictions(fixed=fixed))
+
+
 def test_nothing_is_in_the_way_of_what_is_legal() -> None:
     fixed = {"tensor": 8, "stage": 4, "data": 16, "sequence": 1}
     found = fixed_obstacles(find_model("llama-3-70b"), parse_cluster("h100:512"), WORKLOAD, fixed)

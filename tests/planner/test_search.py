@@ -125,22 +125,23 @@ def test_a_batch_that_does_not_split_over_the_slices_names_the_nearest() -> None
 @pytest.mark.parametrize(
     ("hardware", "chips", "filled"),
     [
-        (POD, 8960, POD),
-        (POD, 8192, "v5p:16x16x32"),
-        (POD, 7, None),
-        ("4xv5p:4x4x8", 64, "4xv5p:4x4x4"),
-        ("v5p:4x4x16", 256, "v5p:4x4x16"),  # the shape that was given, not the most cube-like
-        ("v5p:4x8x16", 256, "v5p:4x8x8"),
-        ("v5e-256", 128, "v5e:8x16"),
-        ("v5e-256", 96, None),
-        ("h100:64", 24, "h100:24"),
-        ("h100:64", 4, "h100:4"),
-        ("h100:64", 12, None),
+        (POD, 8960, [POD]),
+        (POD, 8192, ["v5p:16x16x32"]),
+        (POD, 1024, ["v5p:8x8x16", "v5p:4x16x16"]),
+        (POD, 7, []),
+        ("4xv5p:4x4x8", 64, ["4xv5p:4x4x4"]),
+        ("v5p:4x4x16", 256, ["v5p:4x4x16"]),  # the shape that was given, not the most cube-like
+        ("v5p:4x8x16", 256, ["v5p:4x8x8", "v5p:4x4x16"]),
+        ("v5p:8x8x8", 256, ["v5p:4x8x8"]),
+        ("v5e-256", 128, ["v5e:8x16"]),
+        ("v5e-256", 96, []),
+        ("h100:64", 24, ["h100:24"]),
+        ("h100:64", 4, ["h100:4"]),
+        ("h100:64", 12, []),
     ],
 )
-def test_what_a_layout_fills(hardware: str, chips: int, filled: str | None) -> None:
-    cluster = filled_by(parse_cluster(hardware), chips)
-    assert (cluster.name if cluster else None) == filled
+def test_what_a_layout_fills(hardware: str, chips: int, filled: list[str]) -> None:
+    assert [each.name for each in filled_by(parse_cluster(hardware), chips)] == filled
 
 
 # Terms that must be counted.

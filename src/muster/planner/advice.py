@@ -8,7 +8,8 @@ from math import gcd, prod
 from muster.hardware import Cluster, slice_of
 from muster.hardware.shapes import legal_shapes, shapes_with
 from muster.models.architecture import Architecture
-from muster.planner.constraints import divisors, kv_copies
+from muster.planner.constraints import divisors, kv_copies, shard_obstacle
+from muster.planner.host import ASSUMED_BYTES, host_share
 from muster.planner.nearest import nearest_changes
 from muster.planner.search import Choice, Restrictions
 from muster.roofline.workload import Workload
@@ -16,6 +17,7 @@ from muster.units import format_bytes, format_count
 
 NEAREST_SLICES = 3
 NEARLY_FULL = 0.92
+NEARLY_FULL_HOST = 0.9
 
 
 def advice(
@@ -36,6 +38,14 @@ def advice(
         )
     if layout.chips_used < cluster.chips and not restrictions.max_chips:
         yield idle_chips(cluster, workload, choice)
+    if choice.memory.host:
+        yield from _host(cluster, choice)
+    thin = shard_obstacle(architecture, cluster.chip, layout.weight_shards)
+    if thin:
+        yield (
+            f"{thin.message}, as was asked for: it is padded, and what is gathered copied into "
+            f"place, which the prediction leaves out; from {thin.limit} ways down there is no need"
+        )
     copies = kv_copies(architecture, layout.tensor)
     if copies > 1:
         yield (
@@ -48,6 +58,22 @@ def advice(
             f"a vocabulary of {format_count(architecture.vocab_size)} does not split "
             f"{layout.tensor} ways: pad it by {padded} rows to "
             f"{format_count(architecture.vocab_size + padded)}, mask their logits, strip on export"
+        )
+
+
+def _host(cluster: Cluster, choice: Choice) -> Iterator[str]:
+    """What is to know about activations that wait in the host's memory."""
+    share, taken = host_share(cluster.chip), choice.memory.host
+    each = f"{format_bytes(taken)} a chip of {format_bytes(share.bytes)}"
+    if not share.known:
+        yield (
+            f"activations take {each} of its host's memory, which is not known for "
+            f"{cluster.chip.name}: {format_bytes(ASSUMED_BYTES)} a host are assumed"
+        )
+    elif taken > NEARLY_FULL_HOST * share.bytes:
+        yield (
+            f"activations take {each} of its host's memory ({taken / share.bytes:.0%}), which "
+            f"also has to hold the input pipeline and checkpoints being written"
         )
 
 

@@ -7,7 +7,6 @@ scaled down. The schedule of a pipeline is exact. Left out is what a real step h
 gathered, replicas and slices that exchange gradients, the optimizer, sends between stages.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from muster.hardware import Cluster, Torus
@@ -44,28 +43,24 @@ class Least:
 class Bounds:
     """Lower bounds on the steps of one model and batch."""
 
-    def __init__(self, model_of: Callable[[Layout], StepModel], policy: RematPolicy) -> None:
-        """Bound steps under the policy that computes least again.
-
-        Args:
-            model_of: what predicts the steps of a layout.
-            policy: the policy.
-        """
-        self._model_of = model_of
+    def __init__(self, model: StepModel, policy: RematPolicy) -> None:
+        """Bound steps under the policy that computes least again."""
+        self._perfect = model.perfect()
         self._policy = policy
-        self._perfect: StepModel | None = None
         self._least: dict[tuple[object, ...], Least] = {}
 
-    def seconds(self, mesh: Layout, *, pieces: int, microbatches: int, fewest: int) -> float:
+    def seconds(
+        self, model: StepModel, mesh: Layout, *, pieces: int, microbatches: int, fewest: int
+    ) -> float:
         """A bound on the step of a mesh.
 
         Args:
+            model: what predicts it; models differ in their slices alone.
             mesh: its ways.
-            pieces: pieces of the pipeline that a stage holds, or fewer.
+            pieces: pieces of the pipeline that a stage holds, or fewer that divide its layers too.
             microbatches: so many of them ...
             fewest: ... or fewer, but no fewer than these.
         """
-        model = self._model_of(mesh)
         least = self._least_of(mesh, model)
         fit, L, p = model.fitted, model.architecture.num_layers, mesh.stage
         sequences = model.workload.batch_sequences / (mesh.batch_ways * microbatches)
@@ -95,8 +90,6 @@ class Bounds:
         return found
 
     def _predict(self, mesh: Layout, cluster: Cluster) -> Least:
-        if self._perfect is None:
-            self._perfect = self._model_of(mesh).perfect()
         model = self._perfect.on(cluster)
         tokens = SEQUENCES * model.workload.sequence_length / mesh.sequence
         layers = model.layers(SEQUENCES, mesh, self._policy)

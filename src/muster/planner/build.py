@@ -11,6 +11,7 @@ from muster.planner.advice import advice
 from muster.planner.closed_form import candidates
 from muster.planner.constraints import fixed_obstacles
 from muster.planner.explain import reasons
+from muster.planner.meshes import Meshes
 from muster.planner.plan import Bound, Estimate, Plan
 from muster.planner.rules import rules_of_thumb
 from muster.planner.search import Choice, Found, Minimize, Restrictions, search
@@ -100,9 +101,17 @@ def _nothing_legal(
 ) -> str:
     fixed = ", ".join(f"{axis}={ways}" for axis, ways in restrictions.fixed.items())
     held = f" with {fixed}" if fixed else ""
+    meshes = Meshes(
+        architecture=architecture,
+        cluster=cluster,
+        workload=workload,
+        restrictions=restrictions,
+        zero_1=False,
+    )
     why = next(
         fixed_obstacles(architecture, cluster, workload, restrictions.fixed),
-        f"the ways must divide heads {architecture.num_heads}, d_ff {architecture.d_ff}, the "
+        meshes.microbatch_obstacle()
+        or f"the ways must divide heads {architecture.num_heads}, d_ff {architecture.d_ff}, the "
         f"sequences and the chips",
     )
     return f"no legal layout of {architecture.name} on {cluster.name}{held}: {why}"

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from math import prod
 from typing import Literal
 
 from muster.errors import UnknownName
@@ -71,6 +72,11 @@ class Restrictions:
     def allows(self, axis: str, ways: int) -> bool:
         """Whether an axis may have so many ways."""
         return self.fixed.get(axis, ways) == ways
+
+    @property
+    def weight_shards(self) -> int:
+        """Ways of sharding weights that are held: asked for, whether they are advisable or not."""
+        return prod(self.fixed.get(axis, 1) for axis in ("fsdp", "sequence", "expert"))
 
     @property
     def policies(self) -> tuple[Remat, ...]:

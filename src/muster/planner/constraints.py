@@ -133,20 +133,20 @@ def fixed_obstacles(
     per_slice = workload.batch_sequences // cluster.slices
     legal = legal_tensor_ways(architecture, smallest_tensor_limit(architecture))
     for obstacle in tensor_obstacles(architecture, tensor):
-        yield f"{obstacle.message}; legal tensor ways: {_nearest(legal, tensor)}"
+        yield f"{obstacle.message}; legal tensor ways: {nearest_of(legal, tensor)}"
     if isinstance(network, Switched) and tensor > network.domain_chips:
         yield f"tensor={tensor} leaves the scale-up domain of {network.domain_chips} GPUs"
     if expert not in (legal := legal_expert_ways(architecture, expert + MOST_WAYS)):
-        yield f"experts do not split {expert} ways; legal expert ways: {_nearest(legal, expert)}"
+        yield f"experts do not split {expert} ways; legal expert ways: {nearest_of(legal, expert)}"
     if sequence not in (legal := legal_sequence_ways(workload, workload.sequence_length)):
         yield (
             f"a sequence is cut into pieces of {SHORTEST_PIECE} tokens or more, a power of two of "
-            f"them, not {sequence}; legal sequence ways: {_nearest(legal, sequence)}"
+            f"them, not {sequence}; legal sequence ways: {nearest_of(legal, sequence)}"
         )
     if stage not in (legal := legal_stages(architecture, architecture.num_layers)):
         yield (
             f"{architecture.num_layers} layers do not make {stage} stages; legal stages: "
-            f"{_nearest(legal, stage)}"
+            f"{nearest_of(legal, stage)}"
         )
     elif stage > 1 and not isinstance(network, Switched):
         yield f"stage={stage}: pipelines are planned on GPUs alone"
@@ -154,16 +154,16 @@ def fixed_obstacles(
         legal = tuple(divisors(per_slice))
         yield (
             f"{per_slice:,} sequences of a slice do not split {batch} ways; legal batch ways: "
-            f"{_nearest(legal, batch)}"
+            f"{nearest_of(legal, batch)}"
         )
     if (ways := tensor * batch * sequence * stage) > chips:
         yield f"these ways are {ways:,} chips of a slice of {chips:,}"
 
 
-def _nearest(legal: tuple[int, ...], asked: int) -> str:
+def nearest_of(legal: tuple[int, ...], asked: int) -> str:
     """The legal numbers around the one that was asked for.
 
-    >>> _nearest((1, 2, 4, 28), 8), _nearest(tuple(range(1, 99)), 50)
+    >>> nearest_of((1, 2, 4, 28), 8), nearest_of(tuple(range(1, 99)), 50)
     ('1, 2, 4, 28', '47, 48, 49, 50, 51, 52, 53')
     """
     if len(legal) > MOST_NAMED:

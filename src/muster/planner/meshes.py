@@ -14,6 +14,7 @@ from muster.planner.constraints import (
     legal_sequence_ways,
     legal_stages,
     legal_tensor_ways,
+    nearest_of,
     shard_obstacle,
 )
 from muster.roofline.workload import Workload
@@ -103,8 +104,25 @@ class Meshes:
                 continue
             shares = self.zero_1 and data > 1
             layout = replace(replicated, fsdp=fsdp, data=data, shards_optimizer=shares)
-            if not shard_obstacle(self.architecture, self.cluster.chip, layout.weight_shards):
+            shards, asked = layout.weight_shards, self.restrictions.weight_shards
+            if shards <= asked or not shard_obstacle(self.architecture, self.cluster.chip, shards):
                 yield layout
+
+    def microbatch_obstacle(self) -> str | None:
+        """Why the microbatches that a user holds fixed leave no layout, with the nearest legal."""
+        asked = self.restrictions.fixed.get("microbatches")
+        if asked is None:
+            return None
+        others = {k: v for k, v in self.restrictions.fixed.items() if k != "microbatches"}
+        free = replace(self, restrictions=replace(self.restrictions, fixed=others))
+        splits = (mesh for mesh in free if next(free.splits(mesh), None))
+        legal = tuple(sorted({each for mesh in splits for each in free.microbatches(mesh)}))
+        if not legal or asked in legal:
+            return None
+        return (
+            f"no mesh cuts its share of the batch into {asked} microbatches of 1, 2, 4, 8 ... "
+            f"sequences; legal microbatches: {nearest_of(legal, asked)}"
+        )
 
 
 def schedules(mesh: Layout, pieces: int, microbatches: Iterable[int]) -> Iterator[Layout]:
@@ -114,18 +132,23 @@ def schedules(mesh: Layout, pieces: int, microbatches: Iterable[int]) -> Iterato
             yield replace(mesh, virtual_stages=pieces, microbatches=each)
 
 
-def filled_by(cluster: Cluster, chips: int) -> Cluster | None:
-    """The cluster whose slices have just so many chips: the given shape, else the most cube-like.
+def filled_by(cluster: Cluster, chips: int) -> tuple[Cluster, ...]:
+    """The clusters whose slices have just so many chips: the given shape, else smaller ones.
 
-    A slice is what can be booked, so a layout that leaves chips idle runs on a smaller slice; None
-    where none of that size is legal.
+    A slice is what can be booked, so a layout that leaves chips idle runs on a smaller slice: of
+    any legal shape that is a part of the given one, or the most cube-like, which comes first.
     """
     if chips == cluster.slice.chips:
-        return cluster
-    rule, host = cluster.chip.slices, cluster.chip.chips_per_host
+        return (cluster,)
+    rule, host, given = cluster.chip.slices, cluster.chip.chips_per_host, cluster.slice.shape
     if rule is not None:
-        shapes = shapes_with(rule, chips)
-        return replace(cluster, slice=slice_of(cluster.chip, shapes[0])) if shapes else None
-    if chips % host and host % chips:
-        return None
-    return replace(cluster, slice=slice_of(cluster.chip, (chips,)))
+        legal = shapes_with(rule, chips)
+        shapes = [*legal[:1], *(each for each in legal[1:] if _is_part(each, given))]
+    else:
+        shapes = [] if chips % host and host % chips else [(chips,)]
+    return tuple(replace(cluster, slice=slice_of(cluster.chip, shape)) for shape in shapes)
+
+
+def _is_part(shape: tuple[int, ...], of: tuple[int, ...]) -> bool:
+    """Whether a box fits into another, turned as it may be."""
+    return all(small <= large for small, large in zip(sorted(shape), sorted(of), strict=True))

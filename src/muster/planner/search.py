@@ -27,6 +27,7 @@ from muster.planner.choice import (
     axes_used,
     measure,
 )
+from muster.planner.host import host_share
 from muster.planner.meshes import Meshes, filled_by, schedules
 from muster.roofline.remat import Remat
 from muster.roofline.remat_policy import RematPolicy, remat_policy
@@ -106,7 +107,8 @@ class _Search:
         self.minimize: Minimize = minimize
         self.within = within
         self.cluster = cluster = model.cluster
-        self.models: dict[int, StepModel | None] = {cluster.slice.chips: model}
+        self.model = model
+        self.models: dict[int, tuple[StepModel, ...]] = {cluster.slice.chips: (model,)}
         self.policies = {
             remat: remat_policy(remat, whole_layer=model.software.whole_layer)
             for remat in restrictions.policies
@@ -119,11 +121,9 @@ class _Search:
             restrictions=restrictions,
             zero_1=not model.software.shards_replicas,
         )
-        self.bounds = Bounds(self._model_for, next(iter(self.policies.values())))
-        dram = cluster.chip.fact("host.dram_bytes")
-        known = dram.value if dram else None
-        whole = float(known) if isinstance(known, int | float) else math.inf
-        self.host_bytes = whole / cluster.chip.chips_per_host
+        self.lightest = next(iter(self.policies.values()))
+        self.bounds = Bounds(model, self.lightest)
+        self.host_bytes = host_share(cluster.chip).bytes
         self.best: dict[Layout, Choice] = {}
         self.least = math.inf
         self.closest: Choice | None = None
@@ -131,44 +131,46 @@ class _Search:
 
     def run(self) -> Found:
         """Consider every mesh that could still be near the best."""
-        for bound, mesh in self._in_order():
+        for bound, mesh, model in self._in_order():
             if bound > self.least * self.within:
                 break
             for pieces in self.meshes.pieces(mesh):
-                self._schedule(mesh, pieces)
+                self._schedule(model, mesh, pieces)
         ranked = tuple(sorted(self.best.values(), key=self._rank))
         return Found(ranked=ranked, examined=self.examined, closest=self.closest)
 
-    def _in_order(self) -> list[tuple[float, Layout]]:
-        """Every mesh that some slice holds with its bound, the least first."""
-        bounded = []
+    def _in_order(self) -> list[tuple[float, Layout, StepModel]]:
+        """Every mesh with its bound on every slice that it fills, the least first."""
+        bounded: list[tuple[float, Layout, StepModel]] = []
         for mesh in self.meshes:
             microbatches = self.meshes.microbatches(mesh)
-            if microbatches and self._model_on(mesh.chips_per_slice):
-                most, fewest, pieces = microbatches[0], microbatches[-1], self.meshes.pieces(mesh)
-                bounded.append((self._bound(mesh, pieces[-1], most, fewest), mesh))
-        return sorted(bounded, key=lambda pair: (pair[0], axes_used(pair[1])))
+            if not microbatches:
+                continue
+            most, fewest, pieces = microbatches[0], microbatches[-1], self.meshes.pieces(mesh)[-1]
+            bounded += [
+                (self._bound(model, mesh, pieces, most, fewest), mesh, model)
+                for model in self._models_on(mesh.chips_per_slice)
+            ]
+        return sorted(bounded, key=lambda each: (each[0], axes_used(each[1])))
 
-    def _bound(self, mesh: Layout, pieces: int, most: int, fewest: int) -> float:
+    def _bound(self, model: StepModel, mesh: Layout, pieces: int, most: int, fewest: int) -> float:
         """What is to be least is at least this, for such numbers of microbatches."""
-        seconds = self.bounds.seconds(mesh, pieces=pieces, microbatches=most, fewest=fewest)
+        seconds = self.bounds.seconds(model, mesh, pieces=pieces, microbatches=most, fewest=fewest)
         return measure(self.minimize, mesh.chips_used, seconds)
 
-    def _schedule(self, mesh: Layout, pieces: int) -> None:
+    def _schedule(self, model: StepModel, mesh: Layout, pieces: int) -> None:
         """Every number of microbatches of a mesh with so many pieces a stage."""
-        lightest = next(iter(self.policies.values()))
         for split in schedules(mesh, pieces, self.meshes.microbatches(mesh)):
             m = split.microbatches
-            if self._bound(mesh, pieces, m, m) > self.least * self.within:
+            if self._bound(model, mesh, pieces, m, m) > self.least * self.within:
                 continue
             splits = tuple(self.meshes.splits(split))
-            if not splits or not self._can_fit(splits):
+            if not splits or not self._can_fit(model, splits):
                 return  # fewer microbatches need more memory still
-            if self._beyond(split, self._least_seconds(splits[0], lightest)):
+            if self._beyond(model, splits[0], self.lightest):
                 continue
-            policy = self._lightest_policy(splits)
-            if not self._beyond(split, self._least_seconds(splits[0], policy)):
-                self._consider(splits)
+            if not self._beyond(model, splits[0], self._lightest_policy(model, splits)):
+                self._consider(model, splits)
 
     def _rank(self, choice: Choice) -> tuple[float, float, float, int, int]:
         """What is to be least, then time, then memory, then simplicity."""
@@ -181,63 +183,61 @@ class _Search:
             choice.layout.microbatches,
         )
 
-    def _beyond(self, layout: Layout, least_seconds: float) -> bool:
-        """Whether a bound on a layout's time shows that it is not to be found."""
-        bound = measure(self.minimize, layout.chips_used, least_seconds)
-        return bound > self.least * self.within
+    def _beyond(self, model: StepModel, sharded: Layout, policy: RematPolicy) -> bool:
+        """Whether no split into shards and replicas can be fast enough to be found.
 
-    def _can_fit(self, splits: Splits) -> bool:
+        What the weights' and gradients' traffic takes is left out. The split with most shards keeps
+        and updates the fewest parameters.
+        """
+        self.examined += 1
+        step = model.step(sharded, policy)
+        least = step.total - step.fsdp - step.data - step.host
+        return measure(self.minimize, sharded.chips_used, least) > self.least * self.within
+
+    def _can_fit(self, model: StepModel, splits: Splits) -> bool:
         """Whether any split into shards and replicas could fit, whatever is computed again."""
         thriftiest = [remat for remat in THRIFTIEST if remat in self.policies]
-        if any(self._some_fits(splits, remat) for remat in thriftiest or self.policies):
+        if any(self._some_fits(model, splits, remat) for remat in thriftiest or self.policies):
             return True
-        self._short_of_memory(splits[0], thriftiest or list(self.policies))
+        self._short_of_memory(model, splits[0], thriftiest or list(self.policies))
         return False
 
-    def _lightest_policy(self, splits: Splits) -> RematPolicy:
+    def _lightest_policy(self, model: StepModel, splits: Splits) -> RematPolicy:
         """The least recomputation that any split into shards and replicas could fit with."""
-        lightest = next(remat for remat in self.policies if self._some_fits(splits, remat))
+        lightest = next(remat for remat in self.policies if self._some_fits(model, splits, remat))
         # What waits in the host's memory is not computed again.
         if lightest in RUNS_MATMULS_AGAIN and Remat.OFFLOAD in self.policies:
             return self.policies[Remat.OFFLOAD]
         return self.policies[lightest]
 
-    def _some_fits(self, splits: Splits, remat: Remat) -> bool:
+    def _some_fits(self, model: StepModel, splits: Splits, remat: Remat) -> bool:
         """Whether most shards fit, or fewest: memory falls as shards grow, but one gathers none."""
-        return any(self._fitting(each, remat) for each in dict.fromkeys((splits[0], splits[-1])))
+        return any(
+            self._fitting(model, each, remat) for each in dict.fromkeys((splits[0], splits[-1]))
+        )
 
-    def _fitting(self, layout: Layout, remat: Remat) -> StepMemory | None:
+    def _fitting(self, model: StepModel, layout: Layout, remat: Remat) -> StepMemory | None:
         """The memory of the fullest stage where it fits, on the host too.
 
-        The first stage mostly is the fullest. Where the host's memory is not known, it suffices.
+        The first stage mostly is the fullest.
         """
-        model, policy = self._model_for(layout), self.policies[remat]
+        policy = self.policies[remat]
         memory = stage_memory(model, layout, policy, 0)
         if memory.fits and layout.stage > 1:
             memory = step_memory(model, layout, policy)
         return memory if memory.fits and memory.host <= self.host_bytes else None
 
-    def _short_of_memory(self, layout: Layout, thriftiest: list[Remat]) -> None:
+    def _short_of_memory(self, model: StepModel, layout: Layout, thriftiest: list[Remat]) -> None:
         """Remember what is short of least memory, for when nothing fits."""
         if self.best:
             return
-        model = self._model_for(layout)
         for remat in thriftiest:
             policy = self.policies[remat]
             memory = step_memory(model, layout, policy)
             if self.closest is None or memory.total < self.closest.memory.total:
-                self.closest = self._predict(layout, remat, policy, memory)
+                self.closest = self._predict(model, layout, remat, memory)
 
-    def _least_seconds(self, sharded: Layout, policy: RematPolicy) -> float:
-        """A bound on every split: what the weights' and gradients' traffic takes is left out.
-
-        The split with most shards keeps and updates the fewest parameters.
-        """
-        self.examined += 1
-        step = self._model_for(sharded).step(sharded, policy)
-        return step.total - step.fsdp - step.data - step.host
-
-    def _consider(self, splits: Splits) -> None:
+    def _consider(self, model: StepModel, splits: Splits) -> None:
         """Every split into shards and replicas that fits, with the least recomputation.
 
         The host's memory instead of recomputation is a matter of time: both are predicted.
@@ -247,13 +247,13 @@ class _Search:
             if short and layout.fsdp > 1:
                 continue  # fewer shards need more memory still, but one has nothing to gather
             short = True
-            for remat, policy in self.policies.items():
+            for remat in self.policies:
                 if not short and remat is not Remat.OFFLOAD:
                     continue
-                memory = self._fitting(layout, remat)
+                memory = self._fitting(model, layout, remat)
                 if memory:
                     short = False
-                    self._keep(self._predict(layout, remat, policy, memory))
+                    self._keep(self._predict(model, layout, remat, memory))
                     if remat not in RUNS_MATMULS_AGAIN:
                         break
 
@@ -266,26 +266,17 @@ class _Search:
             self.best[mesh] = choice
 
     def _predict(
-        self, layout: Layout, remat: Remat, policy: RematPolicy, memory: StepMemory
+        self, model: StepModel, layout: Layout, remat: Remat, memory: StepMemory
     ) -> Choice:
         self.examined += 1
-        model = self._model_for(layout)
-        step = model.step(layout, policy)
+        step = model.step(layout, self.policies[remat])
         return Choice(cluster=model.cluster, layout=layout, remat=remat, step=step, memory=memory)
 
-    def _model_for(self, layout: Layout) -> StepModel:
-        model = self._model_on(layout.chips_per_slice)
-        assert model is not None, "a mesh without a slice was not filtered out"
-        return model
-
-    def _model_on(self, chips: int) -> StepModel | None:
-        """What predicts on the cluster that so many chips a slice fill; None if no slice has them.
-
-        Slices differ in their links alone, so one model serves all.
-        """
-        if chips not in self.models:
-            cluster = filled_by(self.cluster, chips)
-            whole = self.models[self.cluster.slice.chips]
-            assert whole is not None
-            self.models[chips] = whole.on(cluster) if cluster else None
-        return self.models[chips]
+    def _models_on(self, chips: int) -> tuple[StepModel, ...]:
+        """What predicts on each of the clusters whose slices have just so many chips."""
+        found = self.models.get(chips)
+        if found is None:
+            found = self.models[chips] = tuple(
+                self.model.on(cluster) for cluster in filled_by(self.cluster, chips)
+            )
+        return found

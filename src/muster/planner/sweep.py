@@ -37,7 +37,7 @@ WHAT: tuple[What, ...] = get_args(What.__value__)
 STEPS = {"batch": (4, 4), "chips": (4, 3), "seq": (4, 4)}
 STEPS_WHERE_LONG = {"batch": (2, 2), "chips": (2, 2), "seq": (2, 2)}
 # Layouts whose step a search predicted, from which on a sweep does not repeat it in full.
-LONG_SEARCH = 1_500
+LONG_SEARCH = 5_000
 # Slices too small for the model are doubled until so many fit, at most so often.
 POINTS_PAST_FIT = 3
 MOST_DOUBLINGS = 14
