@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from muster.hardware import parse_cluster
+from muster.hardware import parse_cluster, slice_of
 from muster.models.architecture import Architecture, Attention, Layer, Mlp
 from muster.roofline.remat import Remat
 from muster.roofline.remat_policy import remat_policy
@@ -28,6 +28,7 @@ from muster.roofline.step_memory import (
 from muster.roofline.step_time import StepModel
 from muster.roofline.workload import Workload
 from muster.sharding.mesh import Layout
+from muster.units import GIB
 from tests.roofline.cases import published
 
 LLAMA = published("Llama-3-8B")
@@ -201,3 +202,19 @@ def test_norms_after_blocks_do_not_hide_what_a_policy_keeps() -> None:
     heads = (2 * attention.num_heads + 2 * attention.num_kv_heads) * attention.head_dim
     matmuls = 3 * D + heads + 2 * mlp.d_ff  # input, both blocks' results, what is between
     assert kept[Remat.MINIMAL] == L * (2 * matmuls + 4 * attention.num_heads)
+
+
+def test_a_chip_of_two_devices_is_no_single_pool() -> None:
+    """Each half of a v7x has half of the HBM (94.74 GiB by the compiler) and gathers for itself."""
+    model = StepModel(LLAMA, parse_cluster("v7x:4x4x4"), MIXED)
+    chip = model.cluster.chip
+    assert chip.devices_per_chip == 2
+    assert chip.hbm_bytes / 2 == pytest.approx(94.74 * GIB, rel=1e-4)
+    half = replace(chip, devices_per_chip=1)
+    one_pool = StepModel(LLAMA, replace(model.cluster, slice=slice_of(half, (4, 4, 4))), MIXED)
+    layout = Layout(fsdp=16, tensor=4)
+    halves, pool = (step_memory(each, layout, NONE) for each in (model, one_pool))
+    assert halves.gathered == 2 * pool.gathered > 0
+    assert halves.total - halves.gathered == pool.total - pool.gathered
+    # What replicas do not shard, the two devices of a chip do.
+    assert step_memory(model, Layout(data=16, tensor=4), NONE).gathered == halves.gathered

@@ -8,7 +8,8 @@
                    pass runs, and what the next one fetches
     logits         of one microbatch, with their loss and derivative, on the last stage
     gathered       weights of two layers, one in use and one on its way, and the derivative of one;
-                   all of the stage's where the software keeps them gathered in a pipeline
+                   all of the stage's where the software keeps them gathered in a pipeline; once for
+                   each device, where a chip's HBM is not one pool (two devices of a TPU v2, v3, 7x)
     reserve        what the runtime and its communication buffers take, and fragmentation
 
 Stage s of p holds min(m, p - s) microbatches under 1F1B; v pieces a stage keep (p - 1) / (p v) more
@@ -129,14 +130,17 @@ def stage_memory(model: StepModel, layout: Layout, remat: RematPolicy, stage: in
     if soft.deepspeed and p > 1:
         alive = min(float(m), alive + 1)
         sent = tokens * alive * a.d_model * half
+    # The devices of a chip split its share between them, but each gathers for itself.
+    devices = model.cluster.chip.devices_per_chip
     gathered = 0.0
-    if groups.weights.ways > 1:
+    if groups.weights.ways * devices > 1:
         holds = soft.holds_in_pipeline and p > 1
         weights = share * a.num_layers if holds else LAYERS_GATHERED
         gradients = weights if holds else 1
         each = (dense + routed) / a.num_layers
         gathered = each * (weights * model.gather + gradients * model.reduce)
         gathered += outer * model.gather / (1 if a.tied_embeddings or p > 1 else 2)
+        gathered *= devices
     usable = float(model.cluster.chip.hbm_bytes)
     parts = {
         "params": held * dtype_bytes(w.param_dtype),
