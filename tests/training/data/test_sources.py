@@ -11,6 +11,7 @@ import pytest
 
 from muster.training.data import DataConfig
 from muster.training.data.documents import Document
+from muster.training.data.parquet import text_bytes
 from muster.training.data.sources import Corpus, open_corpus
 from tests.training.data.corpora import TEXTS, WRITERS, jsonl, write_parquet, write_text
 
@@ -138,6 +139,13 @@ def test_parquet_rows_without_a_value_are_empty_documents(tmp_path: Path) -> Non
     pq.write_table(pa.table({"text": [[1], None, [2, 3]]}), tmp_path / "ids.parquet")
     ids = [np.asarray(content).tolist() for content in texts(corpus(tmp_path / "ids.parquet"))]
     assert ids == [[1], [], [2, 3]]
+
+
+def test_the_bytes_of_a_slice_are_those_of_its_rows_alone() -> None:
+    bounds, content = text_bytes(pa.array(TEXTS, pa.large_string())[1:4])
+    encoded = [text.encode() for text in TEXTS[1:4]]
+    assert bytes(content) == b"".join(encoded)
+    assert bounds.tolist() == [0, *np.cumsum([len(text) for text in encoded])]
 
 
 def test_a_parquet_row_group_is_decoded_once(

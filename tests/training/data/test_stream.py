@@ -185,6 +185,32 @@ def test_epochs_visit_every_document_exactly_once_each(
     assert Counter(texts_of(batches)) == dict.fromkeys(DOCUMENTS, epochs)
 
 
+def test_without_packing_a_row_is_the_beginning_of_one_document(data: Path) -> None:
+    with opened(data, packing=False, epochs=1) as stream:
+        batches = list(stream)
+    assert len(batches) == -(-len(DOCUMENTS) // 8)
+    by_beginning = {text.encode()[:20]: text.encode() for text in DOCUMENTS}
+    beginnings = set()
+    for batch in batches:
+        for row in range(8):
+            tokens, targets, segments, weights = (
+                np.asarray(getattr(batch, leaf))[row]
+                for leaf in ("tokens", "targets", "segments", "weights")
+            )
+            used = int(segments.sum())
+            if not used:
+                continue
+            text = by_beginning[bytes(tokens[:20].tolist())[:used].rstrip(b"\0")]
+            chain = [*text, END]
+            assert used == min(len(text), 64)
+            assert tokens.tolist() == list(text[:64]) + [0] * (64 - used)
+            assert targets.tolist() == chain[1 : used + 1] + [0] * (64 - used)
+            assert weights.tolist() == segments.tolist() == [1] * used + [0] * (64 - used)
+            beginnings.add(text)
+    assert len(beginnings) == len(DOCUMENTS)
+    assert max(map(len, beginnings)) > 64 > min(map(len, beginnings))
+
+
 def test_an_epoch_of_fewer_documents_than_rows_has_every_token_once(tmp_path: Path) -> None:
     texts = ["a" * 700, "b" * 300, "c" * 3]
     with opened(write_jsonl(tmp_path, texts), epochs=1) as stream:

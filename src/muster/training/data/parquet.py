@@ -112,7 +112,7 @@ class ParquetDocuments:
             with pq.ParquetFile(self._path) as file:
                 table = file.read_row_group(number, columns=[self._text_key])
             column = table.column(self._text_key).combine_chunks()
-            bounds, content = _ids(column) if self._holds_ids else _text(column)
+            bounds, content = _ids(column) if self._holds_ids else text_bytes(column)
         except (OSError, pa.ArrowInvalid) as error:
             raise BadInput(
                 f"cannot read row group {number} of {printable(self._path)}: {reason(error)}"
@@ -138,7 +138,7 @@ def is_list_of_ids(kind: pa.DataType) -> bool:
     return any(lists) and bool(pa.types.is_integer(kind.value_type))
 
 
-def _text(column: pa.Array) -> tuple[np.ndarray, memoryview]:
+def text_bytes(column: pa.Array) -> tuple[np.ndarray, memoryview]:
     """Bounds [rows + 1] in bytes, and the bytes; no value is an empty text."""
     text = pc.fill_null(column.cast(pa.large_string()), "")
     _, offsets, content = text.buffers()

@@ -67,10 +67,8 @@ class Stream(Iterator[Batch]):
 
     def __next__(self) -> Batch:
         """The next batch, leaves [B/P, T] of numpy."""
-        before = self._batches.get_state()
         batch = cast("Batch", next(self._batches))
         if self._ends and not np.any(batch.segments[:, 0]):  # rows fill from the left
-            self._batches.set_state(before)
             raise StopIteration
         return batch
 
