@@ -1,6 +1,5 @@
 """Published configs and the counts that Hugging Face's own classes make of test configs."""
 
-import csv
 import functools
 import json
 from collections.abc import Mapping
@@ -97,10 +96,3 @@ def assert_counts_as_hugging_face(entry: Mapping[str, object]) -> None:
     assert isinstance(buffers, int)
     if model_type(entry) != "minimax":  # its buffers are constants that no checkpoint needs
         assert ours.untrained == frozen + buffers
-
-
-def published_rows(*classes: str) -> list[dict[str, str]]:
-    """Rows of `param_counts.csv` that were counted by one of the given classes."""
-    file = DATA / "param_counts.csv"
-    with file.open(encoding="utf-8", newline="") as stream:
-        return [row for row in csv.DictReader(stream) if row["class"] in classes]

@@ -1,56 +1,12 @@
 """Gemma 1 to 4: counts with and without towers, local and global layers."""
 
 import math
-from collections.abc import Mapping
-from typing import Any
 
 import pytest
 
 from muster.errors import BadInput
 from muster.models.architecture import Attention, Experts
-from tests.models.published import (
-    assert_counts_as_hugging_face,
-    entries_of,
-    published,
-    published_rows,
-    read,
-    totals,
-    windows,
-)
-
-ENTRIES = entries_of(
-    frozenset(
-        [
-            "gemma",
-            "gemma2",
-            "gemma3",
-            "gemma3_text",
-            "gemma3n_text",
-            "gemma4",
-            "gemma4_text",
-            "vaultgemma",
-        ]
-    )
-)
-ROWS = published_rows(
-    "GemmaForCausalLM",
-    "Gemma2ForCausalLM",
-    "Gemma3ForCausalLM",
-    "Gemma3ForConditionalGeneration",
-    "Gemma4ForConditionalGeneration",
-)
-
-
-@pytest.mark.parametrize("entry", ENTRIES, ids=[str(entry["id"]) for entry in ENTRIES])
-def test_counts_as_hugging_face(entry: Mapping[str, Any]) -> None:
-    assert_counts_as_hugging_face(entry)
-
-
-@pytest.mark.parametrize("row", ROWS, ids=[row["name"] for row in ROWS])
-def test_published_models(row: dict[str, str]) -> None:
-    counted = totals(published(row["name"]))
-    assert counted.trainable == int(row["params_total"])
-    assert counted.active == int(row["params_active"])
+from tests.models.published import published, read, totals, windows
 
 
 def test_case_9_text_and_vision_of_gemma_3_stand_apart() -> None:
