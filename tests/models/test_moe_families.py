@@ -1,4 +1,4 @@
-"""Mixtures of experts: which parameters are active, which layers are sparse, and what each layer sees."""
+"""Mixtures of experts: active parameters, which layers are sparse, and what each layer sees."""
 
 import pytest
 
