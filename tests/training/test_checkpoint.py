@@ -81,7 +81,7 @@ def abstract(tree: Any, mesh: Mesh, dtype: Any = None) -> Any:
 
 
 def assert_same_bits(tree: Any, expected: Any) -> None:
-    assert jax.tree.structure(tree) == jax.tree.structure(expected)
+    assert str(jax.tree.structure(tree)) == str(jax.tree.structure(expected))
     for leaf, other in zip(jax.tree.leaves(tree), jax.tree.leaves(expected), strict=True):
         assert leaf.dtype == other.dtype
         assert np.asarray(leaf).tobytes() == np.asarray(other).tobytes()
@@ -167,7 +167,7 @@ def test_an_optimizer_without_arrays_is_no_missing_optimizer(tmp_path: Path) -> 
         saved.save(1, params=params, optimizer=empty, meta=META)
     restored = saved.restore(abstract(params, mesh), empty)
     assert restored.optimizer is not None
-    assert jax.tree.structure(restored.optimizer) == jax.tree.structure(empty)
+    assert str(jax.tree.structure(restored.optimizer)) == str(jax.tree.structure(empty))
 
 
 @pytest.mark.parametrize("padded", [30, 31, 40])
@@ -238,7 +238,7 @@ def test_another_optimizer_is_named(tmp_path: Path) -> None:
     params = params_on(mesh)
     with Checkpoints(tmp_path) as saved:
         saved.save(1, params=params, optimizer=state_on(mesh, params), meta=META)
-    with pytest.raises(BadInput, match=r"the optimizer state in .* is of another"):
+    with pytest.raises(BadInput, match=r"optimizer state of .* is of another optimizer: 0/trace/"):
         saved.restore(abstract(params, mesh), optax.sgd(0.1, momentum=0.9).init(params))
 
 
@@ -280,6 +280,18 @@ def test_going_back_sets_later_steps_aside(tmp_path: Path) -> None:
     assert again.steps() == [1, 2]
     assert {path.name for path in tmp_path.iterdir()} == {"1", "2", "2.aside", "3.aside"}
     assert_same_bits(again.restore(abstract(params, mesh)).params, params_on(mesh, seed=1))
+
+
+def test_a_run_that_is_under_way_can_go_back_too(tmp_path: Path) -> None:
+    mesh = mesh_of(1, 1)
+    with Checkpoints(tmp_path) as saved:
+        for step in (1, 2):
+            saved.save(step, params=params_on(mesh, seed=step), meta=META)
+        restored = saved.restore(abstract(params_on(mesh), mesh), step=1)
+        assert_same_bits(restored.params, params_on(mesh, seed=1))
+        saved.save(2, params=params_on(mesh, seed=3), meta=META)
+    assert saved.steps() == [1, 2]
+    assert_same_bits(saved.restore(abstract(params_on(mesh), mesh)).params, params_on(mesh, seed=3))
 
 
 def test_no_checkpoint_and_no_such_step_are_said(tmp_path: Path) -> None:

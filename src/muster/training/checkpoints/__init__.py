@@ -2,6 +2,8 @@
 
 from muster.training.checkpoints.arrays import bytes_of
 from muster.training.checkpoints.folder import SaveFailed
-from muster.training.checkpoints.store import Checkpoints, Positions, Restored
+from muster.training.checkpoints.restoring import Restored
+from muster.training.checkpoints.saving import Positions
+from muster.training.checkpoints.store import Checkpoints
 
 __all__ = ["Checkpoints", "Positions", "Restored", "SaveFailed", "bytes_of"]

@@ -4,6 +4,7 @@ Letters: V rows of the vocabulary.
 """
 
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from muster.errors import BadInput, join_or
+from muster.errors import BadInput
 from muster.training.checkpoints.folder import Damaged
 
 type Named = Mapping[str, jax.ShapeDtypeStruct]
@@ -21,10 +22,11 @@ type Named = Mapping[str, jax.ShapeDtypeStruct]
 VOCAB_DIM = {"embedding": 0, "head": 1, "head.bias": 0}
 
 MOST_DIFFERENCES_NAMED = 3
+MOST_CHARACTERS_OF_A_REASON = 200
 
 # Arrays are stored in chunks of at most this size, so that a process that restores a part of an
 # array decodes little more than its part, whatever mesh it was saved from.
-CHUNK_BYTES = 64 * 2**20
+CHUNK_BYTES = 16 * 2**20
 # Orbax splits dims at their divisors; one that has a larger prime factor than this would be cut
 # into slivers (a prime V into single rows), so such an array is stored by shards.
 LARGEST_FACTOR_TO_SPLIT = 2048
@@ -96,8 +98,9 @@ def stored_arrays(item: Path) -> dict[str, Stored]:
     """
     import orbax.checkpoint as ocp  # noqa: PLC0415
 
+    handler = ocp.PyTreeCheckpointHandler()
     try:
-        metadata = ocp.PyTreeCheckpointHandler().metadata(item).tree
+        metadata = handler.metadata(item).tree
         return {
             name: Stored(
                 shape=tuple(entry.shape),
@@ -107,11 +110,19 @@ def stored_arrays(item: Path) -> dict[str, Stored]:
             for name, entry in metadata.items()
         }
     except Exception as error:
-        raise Damaged(f"the metadata of {item.name} cannot be read: {first_line(error)}") from error
+        raise Damaged(f"the metadata of {item.name} cannot be read: {reason(error)}") from error
+    finally:
+        handler.close()
 
 
-def check_same_model(
-    stored: Mapping[str, Stored], wanted: Named, *, vocab_size: int | None, what: str, part: bool
+def check_same(
+    stored: Mapping[str, Stored],
+    wanted: Named,
+    *,
+    vocab_size: int | None,
+    what: str,
+    kind: str,
+    part: bool,
 ) -> None:
     """Compare names, shapes and kinds of numbers of saved arrays with those asked for.
 
@@ -121,6 +132,7 @@ def check_same_model(
         vocab_size: rows of V that are real, where both sides agree on it; V may then differ by
             rows of padding.
         what: the checkpoint, for the message.
+        kind: what it may be another of, a model or an optimizer.
         part: whether the checkpoint may hold more than is asked for.
 
     Raises:
@@ -138,7 +150,7 @@ def check_same_model(
         rest = len(differences) - MOST_DIFFERENCES_NAMED
         more = f"; and {rest} more" if rest > 0 else ""
         raise BadInput(
-            f"{what} is of another model: {'; '.join(differences[:MOST_DIFFERENCES_NAMED])}{more}"
+            f"{what} is of another {kind}: {'; '.join(differences[:MOST_DIFFERENCES_NAMED])}{more}"
         )
 
 
@@ -179,7 +191,7 @@ def read_arrays(item: Path, stored: Mapping[str, Stored], wanted: Named) -> dict
     """Read arrays onto the shardings asked for; each process reads only its own shards.
 
     An array that is longer in the vocabulary than the saved one ends in zeros; one that is shorter
-    loses rows of padding (`check_same_model` has made sure that they are).
+    loses rows of padding (`check_same` has made sure that they are).
 
     Raises:
         Damaged: an array cannot be read.
@@ -210,7 +222,7 @@ def read_arrays(item: Path, stored: Mapping[str, Stored], wanted: Named) -> dict
     except (MemoryError, jax.errors.JaxRuntimeError):
         raise  # the machine's fault, and no older checkpoint would fit better
     except Exception as error:
-        raise Damaged(f"{item.name} cannot be read: {first_line(error)}") from error
+        raise Damaged(f"{item.name} cannot be read: {reason(error)}") from error
     finally:
         handler.close()
     return {name: arrays[name] for name in wanted}
@@ -241,14 +253,19 @@ def shard_read_bytes(stored: Stored, wanted: jax.ShapeDtypeStruct) -> int:
     return most * itemsize
 
 
-def first_line(error: BaseException) -> str:
-    """The first line of the innermost cause, short enough for a line of ours."""
+def reason(error: BaseException) -> str:
+    """What went wrong in a few words, out of the innermost cause.
+
+    >>> reason(ValueError("X: Error writing a/0: No space left [os_error_code='28']"))
+    'No space left'
+    >>> reason(OSError(28, "No space left on device", "a/b"))
+    'No space left on device'
+    """
     while error.__cause__ is not None:
         error = error.__cause__
-    text = str(error).strip().splitlines()
-    return (text[0] if text else type(error).__name__)[:200]
-
-
-def named_steps(steps: list[int]) -> str:
-    """Steps as prose, for a message that offers them."""
-    return join_or(str(step) for step in steps) if steps else "none"
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    text = (str(error).strip() or type(error).__name__).splitlines()[0]
+    if found := re.search(r"([^:\[\]]+) \[os_error_code=", text):
+        return found[1].strip()
+    return text[:MOST_CHARACTERS_OF_A_REASON]

@@ -174,6 +174,16 @@ def set_aside(folder: Path, step: int) -> None:
     (folder / str(step)).rename(target)
 
 
+def check_no_address(folder: Path) -> None:
+    """Refuse `gs://bucket/run` and its like, which a `Path` takes for a relative folder.
+
+    Raises:
+        BadInput: it is the address of something that is not mounted.
+    """
+    if re.match(r"[a-z][a-z0-9+.-]*:/", str(folder)):
+        raise BadInput(f"{folder} is an address; mount the bucket and name the folder instead")
+
+
 def check_room(folder: Path, bytes_needed: int) -> None:
     """Make sure that two checkpoints of `bytes_needed` can be written; creates the folder.
 
@@ -182,10 +192,6 @@ def check_room(folder: Path, bytes_needed: int) -> None:
     Raises:
         BadInput: it is no folder, cannot be written to, or its disk has too little space.
     """
-    if re.match(r"[a-z][a-z0-9+.-]*://", str(folder)) or ":/" in str(folder):
-        raise BadInput(
-            f"cannot save checkpoints at the address {folder}; mount the bucket and name the folder"
-        )
     probe = folder / f".writable.{os.getpid()}"
     try:
         folder.mkdir(parents=True, exist_ok=True)
