@@ -13,7 +13,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jax.experimental.pallas.ops.tpu import splash_attention as library
 
 from muster.errors import BadInput
 from muster.training.attention.context import AXIS, balanced_order, whole_row
@@ -50,14 +49,14 @@ class SplashBlocks:
     dq_keys: int = 512
     fused_backward: bool = False
 
-    def fitted(self, chunk: int) -> library.BlockSizes:
+    def fitted(self, chunk: int) -> Any:
         """The library's block sizes for rows of equal chunks that no block may straddle.
 
         Raises:
             BadInput: the chunk is not a multiple of 128 tokens.
         """
         keys, backward_keys = _fitted(self.keys, chunk), _fitted(self.backward_keys, chunk)
-        return library.BlockSizes(
+        return _library().BlockSizes(
             block_q=_fitted(self.queries, chunk),
             block_kv=keys,
             block_kv_compute=_fitted(self.keys_computed, keys),
@@ -94,7 +93,7 @@ def splash(ways: int = 1, *, blocks: SplashBlocks | None = None, interpret: bool
             interpret=interpret,
         )
         segments_BT = jnp.asarray(mask.segments)
-        segments = library.SegmentIds(q=segments_BT, kv=segments_BT)
+        segments = _library().SegmentIds(q=segments_BT, kv=segments_BT)
         if ways > 1:
             kernel = _own_rows(kernel, ways)
             segments = segments._replace(kv=whole_row(segments_BT, ways))
@@ -114,11 +113,11 @@ def _kernel(
     tokens: int,
     ways: int,
     window: int | None,
-    blocks: library.BlockSizes,
+    blocks: Any,
     interpret: bool,
 ) -> Any:
     """The library's kernel, with its table of visible blocks for all chips of a row."""
-    square = (tokens, tokens)
+    library, square = _library(), (tokens, tokens)
     mask: Any = library.CausalMask(square)
     if window is not None:
         mask = library.LocalMask(square, window_size=(window - 1, 0), offset=0)
@@ -132,6 +131,13 @@ def _kernel(
         residual_checkpoint_name=MIXING,
         interpret=interpret,
     )
+
+
+def _library() -> Any:
+    """JAX's kernels. Importing Pallas takes half a second, which only TPUs need to spend."""
+    from jax.experimental.pallas.ops.tpu import splash_attention  # noqa: PLC0415
+
+    return splash_attention
 
 
 def _own_rows(kernel: Any, ways: int) -> Any:
