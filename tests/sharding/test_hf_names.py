@@ -149,3 +149,12 @@ def points(region: Region) -> int:
     for cut in region:
         number *= cut.stop - cut.start
     return number
+
+
+def test_a_decoder_inside_a_larger_model_is_refused() -> None:
+    inner = {"model_type": "mistral", "num_hidden_layers": 1}
+    outer = {"model_type": "mistral3", "text_config": inner}
+    model = architecture_from_config(outer, name="with a vision tower")
+    assert model.family in FAMILIES
+    with pytest.raises(UnknownName, match="unknown model family 'mistral3'"):
+        hf_tensors(model)

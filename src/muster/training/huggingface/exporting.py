@@ -144,6 +144,8 @@ def _host_part(weight: Any, place: tuple[int, ...]) -> Array:
         return np.asarray(weight[place] if place else weight)
     assert weight.is_fully_addressable, "one process exports, and holds all of the weights"
     outer = len(place)
+    if len(weight.addressable_shards) == 1:
+        return _cut(weight.addressable_data(0), place)
     part = np.empty(weight.shape[outer:], weight.dtype)
     for shard in weight.addressable_shards:
         begins = [cut.start or 0 for cut in shard.index[:outer]]
