@@ -18,7 +18,18 @@ COMMANDS = {
     "params": "every component of a model: formula, count, share",
     "chips": "the hardware table, with sources",
     "plan": "how to train a model on a cluster: layout, step time, memory, cost, and why",
+    "train": "carry out a plan on the devices that are there",
+    "import": "a Hugging Face folder to a checkpoint",
+    "export": "a checkpoint to a folder that Hugging Face loads",
+    "eval": "loss and perplexity of a model, or its logits",
     "validate": "predictions against published, measured runs",
+}
+
+# Commands that do not live in a module of their own name: where, and under what name.
+HOMES = {
+    "import": ("convert", "import_"),
+    "export": ("convert", "export"),
+    "eval": ("eval", "eval_"),
 }
 
 BAD_INPUT = 2
@@ -38,7 +49,8 @@ class LazyGroup(click.Group):
         del ctx
         if cmd_name not in COMMANDS:
             return None
-        command = getattr(import_module(f"muster.cli.{cmd_name}"), cmd_name)
+        module, name = HOMES.get(cmd_name, (cmd_name, cmd_name))
+        command = getattr(import_module(f"muster.cli.{module}"), name)
         assert isinstance(command, click.Command)
         return command
 
@@ -70,7 +82,9 @@ def run(arguments: list[str]) -> int:
         The exit status: 0 done, 1 the answer is no, 2 bad input, 130 interrupted.
     """
     if sys.stdout is None:
-        return BAD_INPUT  # closed by the caller, and so perhaps is standard error
+        if sys.stderr is None:
+            return BAD_INPUT  # both closed by the caller: there is nobody to tell
+        return _fail("standard output is closed, so no answer can be given", BAD_INPUT)
     status: object = 0
     try:
         status = cli.main(arguments, prog_name="muster", standalone_mode=False)

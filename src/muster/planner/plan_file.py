@@ -27,6 +27,7 @@ class PlannedRun:
         step_seconds: what the plan predicts or assumes for one step.
         mfu: the same as a share of peak, in the 6N convention.
         flops_per_token: 6 x active parameters, which that MFU counts.
+        document: the plan's whole JSON object.
     """
 
     architecture: Architecture
@@ -37,6 +38,7 @@ class PlannedRun:
     step_seconds: float
     mfu: float
     flops_per_token: float
+    document: Mapping[str, object]
 
 
 def read_plan(path: Path) -> PlannedRun:
@@ -93,6 +95,7 @@ def planned_run(document: object, *, where: str) -> PlannedRun:
         step_seconds=estimate.number("step_seconds"),
         mfu=estimate.number("mfu"),
         flops_per_token=estimate.number("flops_per_token"),
+        document=part.holds,
     )
     _check(run, where)
     return run

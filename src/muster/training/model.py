@@ -73,8 +73,13 @@ def hidden_states(params: Params, batch: Batch, model: Model) -> tuple[jax.Array
         The states in the compute dtype, and the routers' losses (zero without experts).
     """
     place = model.partition
-    table = params["embedding"].astype(model.compute_dtype)
-    x_BTD = jax.lax.with_sharding_constraint(table[batch.tokens], place.residual)
+    # The table's D is gathered, its V stays split: looking up D in pieces would leave every chip
+    # with a slice of everyone's tokens, which costs more to turn round than the table does.
+    table_VD = jax.lax.with_sharding_constraint(
+        params["embedding"].astype(model.compute_dtype), place.named("tensor", None)
+    )
+    x_BTD = jax.lax.with_sharding_constraint(table_VD[batch.tokens], place.whole_tokens)
+    x_BTD = jax.lax.with_sharding_constraint(x_BTD, place.residual)
     angles = rotary_angles(batch, model)
     losses = RouterLosses.none()
     stacked, first = layer_params(params), 0

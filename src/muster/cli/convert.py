@@ -1,0 +1,85 @@
+"""`muster import` and `muster export`: between Hugging Face's safetensors and checkpoints."""
+
+import json
+from pathlib import Path
+
+import click
+
+from muster.cli.extras import needs_training
+from muster.cli.options import JSON
+from muster.errors import BadInput
+from muster.units import format_bytes, format_count, parse_count
+
+DTYPES = ("float32", "bfloat16", "float16")
+
+
+@click.command(name="import")
+@click.argument("source", metavar="DIR", type=click.Path(path_type=Path))
+@click.option(
+    "--out", required=True, type=click.Path(path_type=Path), metavar="CKPT", help="A new folder."
+)
+@click.option("--dtype", metavar="DTYPE", help="float32, bfloat16, float16.  [default: as stored]")
+@JSON
+@needs_training
+def import_(source: Path, out: Path, dtype: str | None, as_json: bool) -> None:
+    """Turn a Hugging Face folder of safetensors into a checkpoint to train or evaluate."""
+    from muster.training.devices import start_single
+
+    _check_dtype(dtype)
+    if not source.is_dir():
+        raise BadInput(f"no folder {source}; give one with config.json and safetensors")
+    start_single()
+    from muster.training.conversion import import_checkpoint
+
+    _report(import_checkpoint(source, out, dtype=dtype), as_json=as_json)
+
+
+@click.command(name="export")
+@click.argument("source", metavar="CKPT", type=click.Path(path_type=Path))
+@click.option(
+    "--out", required=True, type=click.Path(path_type=Path), metavar="DIR", help="A new folder."
+)
+@click.option("--dtype", metavar="DTYPE", help="float32, bfloat16, float16.  [default: as stored]")
+@click.option("--step", metavar="N", help="Of a run's checkpoints.  [default: the newest]")
+@click.option(
+    "--tokenizer",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="Copy the tokenizer's files from here.",
+)
+@JSON
+@needs_training
+def export(
+    source: Path,
+    out: Path,
+    dtype: str | None,
+    step: str | None,
+    tokenizer: Path | None,
+    as_json: bool,
+) -> None:
+    """Turn a run's checkpoint into a folder that Hugging Face loads."""
+    from muster.training.devices import start_single
+
+    _check_dtype(dtype)
+    at = parse_count(step, "--step") if step is not None else None
+    start_single()
+    from muster.training.conversion import export_checkpoint
+
+    result = export_checkpoint(source, out, dtype=dtype, step=at, tokenizer=tokenizer)
+    _report(result, as_json=as_json)
+
+
+def _check_dtype(dtype: str | None) -> None:
+    if dtype is not None and dtype not in DTYPES:
+        raise BadInput(f"--dtype {dtype!r}; choose from {', '.join(DTYPES)}")
+
+
+def _report(result: dict[str, object], *, as_json: bool) -> None:
+    if as_json:
+        click.echo(json.dumps({"muster": 1, **result}, indent=1))
+        return
+    click.echo(
+        f"{result['model']}: {format_count(int(str(result['parameters'])))} parameters, "
+        f"{format_bytes(float(str(result['bytes'])))} of {result['dtype']}, step {result['step']}, "
+        f"in {result['folder']}"
+    )

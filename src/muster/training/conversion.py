@@ -1,0 +1,116 @@
+"""Whole conversions: a Hugging Face folder to a checkpoint, and a checkpoint to such a folder."""
+
+from collections import Counter
+from importlib.metadata import version
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+
+from muster.errors import BadInput
+from muster.models.hf_config import architecture_from_config, read_config
+from muster.roofline.params import param_counts
+from muster.sharding.mesh import Layout
+from muster.training.checkpoints import Checkpoints, bytes_of
+from muster.training.evaluate import architecture_of
+from muster.training.huggingface import export_folder, import_folder, tokenizer_files
+from muster.training.huggingface.folder import stored_tensors
+from muster.training.job import CHECKPOINTS, checkpoints_folder
+from muster.training.params import abstract_params
+from muster.training.partition import Partition, make_mesh
+
+FLOATS = {"F32": "float32", "BF16": "bfloat16", "F16": "float16"}
+
+
+def import_checkpoint(source: Path, out: Path, *, dtype: str | None) -> dict[str, object]:
+    """Write a Hugging Face folder's weights as step 0 of a checkpoint folder.
+
+    Weights are split over this process's devices while they are read.
+
+    Args:
+        source: the folder.
+        out: a new folder; `muster train --init` starts from it.
+        dtype: in which weights are kept; None for what most of the stored ones are in.
+
+    Raises:
+        BadInput: the source is not whole, or the target has a checkpoint already.
+    """
+    architecture = architecture_from_config(read_config(source), name=source.resolve().name)
+    kept = dtype or _usual(source)
+    place = _all_devices()
+    with Checkpoints(out / CHECKPOINTS, vocab_size=architecture.vocab_size) as checkpoints:
+        if checkpoints.steps():
+            raise BadInput(f"{out} holds a checkpoint already; name a new folder with --out")
+        abstract = abstract_params(architecture, place, jnp.dtype(kept))
+        checkpoints.check_room(bytes_of(abstract))
+        params = import_folder(
+            source, architecture, dtype=kept, shardings=place.params(architecture)
+        )
+        meta = {
+            "muster": 1,
+            "step": 0,
+            "name": architecture.name,
+            "config": dict(architecture.config),
+            "versions": {name: version(name) for name in ("muster", "jax")},
+        }
+        checkpoints.save(0, params=params, meta=meta)
+    return {
+        "model": architecture.name,
+        "parameters": param_counts(architecture).trainable,
+        "bytes": bytes_of(abstract),
+        "dtype": kept,
+        "step": 0,
+        "folder": str(out),
+    }
+
+
+def export_checkpoint(
+    source: Path, out: Path, *, dtype: str | None, step: int | None, tokenizer: Path | None
+) -> dict[str, object]:
+    """Write a checkpoint's weights as a folder that Hugging Face loads, weight by weight.
+
+    Raises:
+        BadInput: the checkpoint is not whole, or the target has something in it.
+    """
+    with Checkpoints(checkpoints_folder(source)) as checkpoints:
+        at = step if step is not None else checkpoints.latest()
+        architecture = architecture_of(checkpoints.meta(at), source)
+        shapes = checkpoints.shapes(at)
+    stored = Counter(jnp.dtype(shape.dtype).name for shape in shapes.values())
+    kept = dtype or stored.most_common(1)[0][0]
+    place = _all_devices()
+    abstract = abstract_params(architecture, place, jnp.dtype(stored.most_common(1)[0][0]))
+    with Checkpoints(checkpoints_folder(source), vocab_size=architecture.vocab_size) as checkpoints:
+
+        def weight(name: str) -> jax.Array:
+            restored = checkpoints.restore({name: abstract[name]}, step=at, part=True)
+            return restored.params[name]
+
+        export_folder(
+            weight,
+            architecture,
+            out,
+            dtype=kept,
+            tokenizer_files=tokenizer_files(tokenizer) if tokenizer else (),
+        )
+    counts = param_counts(architecture)
+    return {
+        "model": architecture.name,
+        "parameters": counts.trainable,
+        "bytes": counts.trainable * jnp.dtype(kept).itemsize,
+        "dtype": kept,
+        "step": at,
+        "folder": str(out),
+    }
+
+
+def _all_devices() -> Partition:
+    layout = Layout(fsdp=jax.local_device_count())
+    return Partition(mesh=make_mesh(layout), layout=layout)
+
+
+def _usual(folder: Path) -> str:
+    """The format that most tensors of a folder are stored in."""
+    kinds = Counter(tensor.code for tensor in stored_tensors(folder).values())
+    most = next((kind for kind, _ in kinds.most_common() if kind in FLOATS), "F32")
+    return FLOATS[most]

@@ -1,0 +1,307 @@
+"""One training job from its choices to its end: what `muster train` does behind its options."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from muster.errors import BadInput
+from muster.planner.plan_file import PlannedRun
+from muster.roofline.params import param_counts
+from muster.training.checkpoints import Checkpoints, bytes_of
+from muster.training.data import DataConfig
+from muster.training.experts import DROPLESS, Dispatch
+from muster.training.feed import Feed
+from muster.training.loop import LoopConfig, OnNan, Outcome, Pace, train
+from muster.training.optimizer import OptimizerConfig, learning_rate
+from muster.training.progress import Watcher
+from muster.training.setup import Program, compile_program, fresh_state, make_model, make_program
+from muster.training.step import Objective, TrainState
+from muster.units import format_bytes, format_count
+
+PLAN = "plan.json"
+CHECKPOINTS = "checkpoints"
+# A resumed run must agree with its checkpoint in these, or its batches would be others.
+SAME_BATCHES = (
+    "batch_sequences",
+    "sequence_length",
+    "seed",
+    "shuffle",
+    "packing",
+    "tokenizer",
+    "data",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingJob:
+    """Every choice of a run.
+
+    Attributes:
+        folder: RUN_DIR.
+        seed: of fresh parameters; the data has its own in `data`.
+        initial: a checkpoint whose weights the run starts from, or None for fresh ones.
+        save_every: steps between checkpoints.
+        keep_last: newest checkpoints to keep.
+        keep_every: also keep every multiple of this step.
+    """
+
+    planned: PlannedRun
+    data: DataConfig
+    optimizer: OptimizerConfig
+    objective: Objective
+    folder: Path
+    seed: int = 0
+    dispatch: Dispatch = DROPLESS
+    initial: Path | None = None
+    save_every: int = 1000
+    keep_last: int = 3
+    keep_every: int | None = None
+    on_nan: OnNan = "stop"
+
+
+def usual_learning_rate(parameters: int) -> float:
+    """The peak learning rate that people use for a model's size.
+
+    Above a billion parameters LLaMA's (3e-4, and 1.5e-4 from 30 billion on; arXiv:2302.13971, table
+    2); below, the fit of Kaplan et al. (arXiv:2001.08361, equation D.1): 0.003239 - 0.0001395 ln N.
+
+    >>> usual_learning_rate(8_000_000_000)
+    0.0003
+    >>> round(usual_learning_rate(1_000_000), 5)
+    0.00131
+    """
+    import math  # noqa: PLC0415
+
+    if parameters >= 30e9:
+        return 1.5e-4
+    if parameters >= 1e9:
+        return 3e-4
+    return max(3e-4, 0.003239 - 0.0001395 * math.log(parameters))
+
+
+def run_job(job: TrainingJob, watcher: Watcher) -> Outcome:
+    """Train, from the newest checkpoint of the run's folder if it has one.
+
+    Nothing is written before data, devices and folder are known to be usable.
+
+    Raises:
+        BadInput: something that the user gave cannot be used.
+        AnswerIsNo: the loss is not finite.
+        SaveFailed: a checkpoint could not be written; those before are untouched.
+    """
+    planned = job.planned
+    check_devices(planned)
+    model = make_model(planned, dispatch=job.dispatch)
+    program = make_program(planned, model, job.optimizer, job.objective)
+    feed = Feed(job.data, planned.architecture.vocab_size, end_of_text(planned), model.partition)
+    try:
+        checkpoints = Checkpoints(
+            job.folder / CHECKPOINTS,
+            vocab_size=planned.architecture.vocab_size,
+            keep_last=job.keep_last,
+            keep_every=job.keep_every,
+        )
+        checkpoints.check_room(bytes_of(program.state))
+        options = recorded_options(job, feed)
+        state = _beginning(job, program, checkpoints, feed, options, watcher)
+        return _train(job, program, checkpoints, feed, options, state, watcher)
+    finally:
+        feed.close()
+
+
+def _train(
+    job: TrainingJob,
+    program: Program,
+    checkpoints: Checkpoints,
+    feed: Feed,
+    options: Mapping[str, Any],
+    state: TrainState,
+    watcher: Watcher,
+) -> Outcome:
+    planned = job.planned
+    done, steps = int(state.step), job.optimizer.total_steps
+    if done >= steps:
+        watcher.note(
+            f"{job.folder} has {done:,} steps already; train further with a larger --steps"
+        )
+        return Outcome(step=done, stopped_by=None, last=None)
+    watcher.begun(tuple(_what(job, feed, done)))
+    step = compile_program(program)
+    watcher.compiled(step.seconds)
+    if jax.process_index() == 0:
+        job.folder.mkdir(parents=True, exist_ok=True)
+        (job.folder / PLAN).write_text(json.dumps(planned.document, indent=1) + "\n", "utf-8")
+    rate = learning_rate(job.optimizer)
+    config = LoopConfig(
+        steps=steps,
+        save_every=job.save_every,
+        on_nan=job.on_nan,
+        meta={
+            "muster": 1,
+            "plan": dict(planned.document),
+            "config": dict(planned.architecture.config),
+            "name": planned.architecture.name,
+            "options": dict(options),
+            "versions": {name: version(name) for name in ("muster", "jax", "optax")},
+        },
+        learning_rate=lambda step: float(rate(step)),
+        pace=Pace(
+            planned_step_seconds=planned.step_seconds,
+            planned_mfu=planned.mfu,
+            batch_tokens=planned.workload.batch_tokens,
+        ),
+    )
+    with checkpoints:
+        return train(
+            state,
+            step=step,
+            feed=feed,
+            checkpoints=checkpoints,
+            config=config,
+            folder=job.folder,
+            watcher=watcher,
+        )
+
+
+def check_devices(planned: PlannedRun) -> None:
+    """Make sure that this job has the devices that the plan is for.
+
+    Raises:
+        BadInput: fewer, or of another kind; says how many, and how to plan for those.
+    """
+    devices = jax.devices()
+    kind, wanted = planned.cluster.chip.kind, planned.layout.chips_used
+    here = f"{len(devices):,} {devices[0].device_kind} device{'s' * (len(devices) != 1)}"
+    platform = {"cuda": "gpu", "rocm": "gpu"}.get(devices[0].platform, devices[0].platform)
+    if platform == kind and len(devices) >= wanted:
+        return
+    name = planned.architecture.name.lower()
+    offer = f"cpu:{len(devices)}" if platform == "cpu" else "the hardware that is here"
+    raise BadInput(
+        f"the plan is for {wanted:,} x {planned.cluster.chip.id} and this job has {here}; "
+        f"`muster train {name} --on {offer} ...` plans for what is here"
+    )
+
+
+def end_of_text(planned: PlannedRun) -> int | None:
+    """The end-of-document id that a model's config names."""
+    stated = planned.architecture.config.get("eos_token_id")
+    first = stated[0] if isinstance(stated, list) and stated else stated
+    valid = isinstance(first, int) and 0 <= first < planned.architecture.vocab_size
+    return first if valid else None  # type: ignore[return-value]
+
+
+def recorded_options(job: TrainingJob, feed: Feed) -> dict[str, Any]:
+    """What a checkpoint remembers of a run's choices."""
+    return {
+        "batch_sequences": job.data.batch_sequences,
+        "sequence_length": job.data.sequence_length,
+        "seed": job.data.seed,
+        "shuffle": job.data.shuffle,
+        "packing": job.data.packing,
+        "tokenizer": job.data.tokenizer,
+        "data": feed.stream.description.fingerprint,
+        "steps": job.optimizer.total_steps,
+        "learning_rate": job.optimizer.learning_rate,
+        "schedule": job.optimizer.schedule,
+        "warmup_steps": job.optimizer.warmup_steps,
+        "weight_decay": job.optimizer.weight_decay,
+        "clip_norm": job.optimizer.clip_norm,
+    }
+
+
+def _beginning(
+    job: TrainingJob,
+    program: Program,
+    checkpoints: Checkpoints,
+    feed: Feed,
+    options: Mapping[str, Any],
+    watcher: Watcher,
+) -> TrainState:
+    """The state to go on from: the newest checkpoint's, or a fresh one."""
+    if checkpoints.latest() is None:
+        return _fresh(job, program, watcher)
+    abstract: dict[str, Any] = dict(program.state.params)
+    restored = checkpoints.restore(abstract, program.state.optimizer)
+    for line in (*restored.skipped, *restored.casts):
+        watcher.note(line)
+    _check_same_batches(job, restored.meta.get("options", {}), options, watcher)
+    if restored.optimizer is None or restored.data is None:
+        raise BadInput(
+            f"{job.folder} holds weights alone; start from them with --init {job.folder} and "
+            "another --out"
+        )
+    feed.stream.restore(restored.data.reshape(len(restored.data), -1))
+    watcher.note(f"resumed {job.folder} behind step {restored.step:,}")
+    step = jax.device_put(
+        jax.numpy.asarray(restored.step, "int32"), program.model.partition.replicated
+    )
+    return TrainState(step=step, params=restored.params, optimizer=restored.optimizer)
+
+
+def _fresh(job: TrainingJob, program: Program, watcher: Watcher) -> TrainState:
+    if job.initial is None:
+        return fresh_state(program, job.seed)
+    vocab = job.planned.architecture.vocab_size
+    with Checkpoints(checkpoints_folder(job.initial), vocab_size=vocab) as source:
+        abstract: dict[str, Any] = dict(program.state.params)
+        restored = source.restore(abstract)
+    for line in (*restored.skipped, *restored.casts):
+        watcher.note(line)
+    watcher.note(f"starts from the weights of {job.initial}, step {restored.step:,}")
+    return fresh_state(program, job.seed, restored.params)
+
+
+def checkpoints_folder(path: Path) -> Path:
+    """The checkpoints of a run's folder, or the folder itself.
+
+    Raises:
+        BadInput: there is no such folder.
+    """
+    if not path.is_dir():
+        raise BadInput(f"no folder {path}; give a run's folder or its checkpoints")
+    return path / CHECKPOINTS if (path / CHECKPOINTS).is_dir() else path
+
+
+def _check_same_batches(
+    job: TrainingJob, before: Mapping[str, Any], now: Mapping[str, Any], watcher: Watcher
+) -> None:
+    for key in SAME_BATCHES:
+        if key in before and before[key] != now[key]:
+            what = "the data's files" if key == "data" else key.replace("_", " ")
+            values = "" if key == "data" else f" was {before[key]} and now is {now[key]}"
+            raise BadInput(
+                f"{job.folder} was trained on other batches: {what}{values or ' changed'}; keep "
+                "that, or start another run with another --out"
+            )
+    for key, value in now.items():
+        if key in before and before[key] != value and key not in SAME_BATCHES:
+            watcher.note(f"{key.replace('_', ' ')} was {before[key]} and now is {value}")
+
+
+def _what(job: TrainingJob, feed: Feed, done: int) -> list[str]:
+    """The lines that say what is about to happen."""
+    planned, data = job.planned, feed.stream.description
+    workload, layout = planned.workload, planned.layout
+    params = param_counts(planned.architecture)
+    files = ", ".join(f"{number} {kind}" for kind, number in data.files.items())
+    skipped = "".join(f", {number} skipped ({why})" for why, number in data.skipped.items())
+    steps = job.optimizer.total_steps
+    seen = (steps - done) * workload.batch_tokens
+    return [
+        f"{planned.architecture.name}: {format_count(params.trainable)} parameters in "
+        f"{workload.param_dtype}, computed in {workload.compute_dtype}",
+        f"layout {layout} on {planned.cluster.name}, remat {planned.remat.value}; "
+        f"plan: {planned.step_seconds:.3g} s a step, MFU {planned.mfu:.1%} (6N)",
+        f"data {data.documents:,} documents, {format_bytes(data.bytes)} ({files}{skipped}); "
+        f"tokens by {job.data.tokenizer}",
+        f"steps {done + 1:,} to {steps:,} of {workload.batch_tokens:,} tokens "
+        f"({workload.batch_sequences} x {workload.sequence_length}), {format_count(seen)} in all; "
+        f"learning rate {job.optimizer.learning_rate:.3g}, {job.optimizer.schedule}, "
+        f"{job.optimizer.warmup_steps} of warmup",
+    ]

@@ -1,0 +1,133 @@
+"""Several processes on one machine, as a cluster has them on several: started, watched, ended.
+
+This module knows nothing of training: it runs the same command line once a process, and if one of
+them dies it says so and ends the others, instead of leaving them to wait for it.
+"""
+
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from types import FrameType
+
+from muster.errors import AnswerIsNo, BadInput
+
+MOST_PROCESSES = 64
+POLL_SECONDS = 0.1
+GRACE_SECONDS = 15.0
+
+
+def run_processes(number: int, arguments: Sequence[str]) -> int:
+    """Run `muster ARGUMENTS` in so many processes that meet on this machine.
+
+    Only the first one's standard output is shown. SIGTERM and Ctrl-C are handed to all.
+
+    Returns:
+        The exit status that all agree on.
+
+    Raises:
+        BadInput: more processes than any machine should run, or one that found its input bad.
+        AnswerIsNo: one of them died.
+    """
+    if number > MOST_PROCESSES:
+        raise BadInput(f"--processes {number} on one machine; at most {MOST_PROCESSES}")
+    meeting = f"127.0.0.1:{_free_port()}"
+    children = [
+        subprocess.Popen(
+            [
+                *(sys.executable, "-m", "muster", *arguments),
+                *("--coordinator", meeting),
+                *("--process-count", str(number), "--process-id", str(process)),
+            ],
+            stdout=None if process == 0 else subprocess.DEVNULL,
+            stderr=subprocess.PIPE if process else None,
+            text=True,
+            start_new_session=True,  # Ctrl-C reaches this process, which hands it on
+        )
+        for process in range(number)
+    ]
+
+    def hand_on(number: int, frame: FrameType | None) -> None:
+        del number, frame
+        for child in children:
+            if child.poll() is None:
+                child.send_signal(signal.SIGTERM)
+
+    before = {each: signal.signal(each, hand_on) for each in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        return _watch(children)
+    finally:
+        for each, handler in before.items():
+            signal.signal(each, handler)
+        _end(children)
+
+
+def _watch(children: list[subprocess.Popen[str]]) -> int:
+    """Wait for all; the first that fails ends the job."""
+    while True:
+        statuses = [child.poll() for child in children]
+        failed = [index for index, status in enumerate(statuses) if status not in {None, 0}]
+        if failed:
+            first = failed[0]
+            _end(children)
+            _explain(first, statuses[first] or 0, children)
+        if all(status == 0 for status in statuses):
+            return 0
+        time.sleep(POLL_SECONDS)
+
+
+def _explain(process: int, status: int, children: list[subprocess.Popen[str]]) -> None:
+    """Raise what the job's end should say."""
+    child = children[process]
+    said = child.stderr.read().strip().splitlines() if child.stderr is not None else []
+    own = next((line for line in reversed(said) if line.startswith("muster: ")), "")
+    if status == 2 and (own or process == 0):
+        # Every process finds the same fault; the first has already said it.
+        raise SystemExit(2) if process == 0 else BadInput(own.removeprefix("muster: "))
+    how = f"signal {signal.Signals(-status).name}" if status < 0 else f"exit status {status}"
+    reason = f": {own.removeprefix('muster: ')}" if own else ""
+    raise AnswerIsNo(
+        f"process {process} of {len(children)} ended with {how}{reason}; the others were ended "
+        "too; run the same command again to go on from the newest checkpoint"
+    )
+
+
+def _end(children: list[subprocess.Popen[str]]) -> None:
+    """End what still runs: asked first, then made to."""
+    running = [child for child in children if child.poll() is None]
+    for child in running:
+        child.terminate()
+    deadline = time.monotonic() + GRACE_SECONDS
+    for child in running:
+        try:
+            child.wait(max(0.0, deadline - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            child.kill()
+            child.wait()
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+    return port
+
+
+def without_processes(arguments: Sequence[str]) -> list[str]:
+    """A command line without its `--processes N`.
+
+    >>> without_processes(["train", "m", "--processes", "2", "--steps", "3"])
+    ['train', 'm', '--steps', '3']
+    >>> without_processes(["train", "--processes=2"])
+    ['train']
+    """
+    kept: list[str] = []
+    words = iter(arguments)
+    for word in words:
+        if word == "--processes":
+            next(words, None)
+        elif not word.startswith("--processes="):
+            kept.append(word)
+    return kept

@@ -1,0 +1,222 @@
+"""From a plan to a step that is ready to run: model, optimizer, shardings, compiled program."""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from muster.errors import BadInput
+from muster.models.architecture import Architecture
+from muster.models.numerics import numerics
+from muster.planner.plan_file import PlannedRun
+from muster.planner.trainable import training_obstacles
+from muster.roofline.workload import Workload
+from muster.sharding.mesh import Layout
+from muster.training.attention import blockwise, context
+from muster.training.attention.masking import Masking
+from muster.training.attention.on_mesh import on_mesh
+from muster.training.batch import Batch
+from muster.training.experts import DROPLESS, Dispatch
+from muster.training.model import Attend, Model
+from muster.training.optimizer import OptimizerConfig, make_optimizer
+from muster.training.params import Params, abstract_params, init_params
+from muster.training.partition import Partition, make_mesh
+from muster.training.step import (
+    Metrics,
+    Objective,
+    TrainState,
+    state_shardings,
+    train_step,
+)
+
+DTYPES = {"f32": "float32", "bf16": "bfloat16", "f16": "float16"}
+
+
+def jax_dtype(name: str) -> str:
+    """JAX's name of a format that a plan names.
+
+    Raises:
+        BadInput: the trainer has no such format.
+
+    >>> jax_dtype("bf16")
+    'bfloat16'
+    """
+    if name not in DTYPES:
+        raise BadInput(f"the trainer cannot compute in {name}; choose from {', '.join(DTYPES)}")
+    return DTYPES[name]
+
+
+def make_model(
+    planned: PlannedRun,
+    devices: Sequence[jax.Device] | None = None,
+    *,
+    dispatch: Dispatch = DROPLESS,
+) -> Model:
+    """The model of a plan, on the mesh of its layout.
+
+    Raises:
+        BadInput: the trainer cannot carry out the plan, or there are too few devices.
+    """
+    workload, layout = planned.workload, planned.layout
+    obstacle = next(
+        training_obstacles(planned.architecture, layout, workload.sequence_length), None
+    )
+    if obstacle:
+        raise BadInput(f"this plan cannot be trained here: {obstacle}")
+    mesh = make_mesh(layout, devices)
+    whole = workload.sequence_length % (layout.sequence * layout.tensor) == 0
+    place = Partition(mesh=mesh, layout=layout, sequence_parallel=whole)
+    return Model(
+        architecture=planned.architecture,
+        partition=place,
+        attend=_attend(planned.architecture, place),
+        compute_dtype=jnp.dtype(jax_dtype(workload.compute_dtype)),
+        remat=planned.remat,
+        dispatch=dispatch,
+    )
+
+
+def _attend(architecture: Architecture, place: Partition) -> Attend:
+    """The attention of a layout: within a chip, or over the chips that share a sequence."""
+    ways, head_dim = place.layout.sequence, architecture.head_dim
+    assert head_dim is not None
+    on_chip = context.gathered(ways) if ways > 1 else blockwise.attend
+    attend, scale = on_mesh(on_chip, place.mesh), head_dim**-0.5
+
+    def mixed(
+        q: jax.Array, k: jax.Array, v: jax.Array, batch: Batch, window: int | None
+    ) -> jax.Array:
+        mask = Masking(segments=batch.segments, window=window)
+        return attend(q, k, v, mask=mask, scale=scale)
+
+    return mixed
+
+
+def model_on(
+    architecture: Architecture, layout: Layout, sequence_length: int, *, compute_dtype: str
+) -> Model:
+    """A model in a layout on the devices that are there, for evaluation.
+
+    Raises:
+        BadInput: the model's arithmetic is not known here, or there are too few devices.
+    """
+    numerics(architecture)
+    whole = sequence_length % (layout.sequence * layout.tensor) == 0
+    place = Partition(mesh=make_mesh(layout), layout=layout, sequence_parallel=whole)
+    return Model(
+        architecture=architecture,
+        partition=place,
+        attend=_attend(architecture, place),
+        compute_dtype=jnp.dtype(compute_dtype),
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Program:
+    """A training step with everything that it is laid out by.
+
+    Attributes:
+        state: shapes, formats and shardings of the state.
+        batch: the same of a batch.
+    """
+
+    model: Model
+    optimizer: optax.GradientTransformation
+    objective: Objective
+    state: TrainState
+    batch: Batch
+
+    def lowered(self) -> jax.stages.Lowered:
+        """The step, traced and lowered for its devices, its state donated."""
+        step = partial(
+            train_step, model=self.model, optimizer=self.optimizer, objective=self.objective
+        )
+        shardings = jax.tree.map(lambda leaf: leaf.sharding, self.state)
+        return jax.jit(
+            step,
+            donate_argnums=0,
+            out_shardings=(shardings, self.model.partition.replicated),
+        ).lower(self.state, self.batch)
+
+
+def make_program(
+    planned: PlannedRun, model: Model, optimizer: OptimizerConfig, objective: Objective
+) -> Program:
+    """Lay out the state and the batch of a plan's step; nothing is allocated."""
+    workload, place = planned.workload, model.partition
+    update = make_optimizer(optimizer)
+    params = abstract_params(
+        planned.architecture, place, jnp.dtype(jax_dtype(workload.param_dtype))
+    )
+    abstract = TrainState(
+        step=jax.ShapeDtypeStruct((), jnp.int32),  # type: ignore[arg-type]
+        params=params,  # type: ignore[arg-type]
+        optimizer=jax.eval_shape(update.init, params),
+    )
+    shardings = state_shardings(abstract, model)
+    state = jax.tree.map(
+        lambda leaf, sharding: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding),
+        abstract,
+        shardings,
+    )
+    return Program(
+        model=model,
+        optimizer=update,
+        objective=objective,
+        state=state,
+        batch=abstract_batch(workload, place),
+    )
+
+
+def abstract_batch(workload: Workload, place: Partition) -> Batch:
+    """A batch's shapes, formats and shardings."""
+    shape = (workload.batch_sequences, workload.sequence_length)
+    ids = jax.ShapeDtypeStruct(shape, jnp.int32, sharding=place.tokens)
+    weights = jax.ShapeDtypeStruct(shape, jnp.float32, sharding=place.tokens)
+    return Batch(
+        tokens=ids,  # type: ignore[arg-type]
+        targets=ids,  # type: ignore[arg-type]
+        positions=ids,  # type: ignore[arg-type]
+        segments=ids,  # type: ignore[arg-type]
+        weights=weights,  # type: ignore[arg-type]
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Compiled:
+    """A step that runs.
+
+    Attributes:
+        seconds: that tracing and compiling took.
+    """
+
+    run: "jax.stages.Compiled"
+    seconds: float
+
+    def __call__(self, state: TrainState, batch: Batch) -> tuple[TrainState, Metrics]:
+        """One step; the old state's memory is taken over."""
+        new: tuple[TrainState, Metrics] = self.run(state, batch)
+        return new
+
+
+def compile_program(program: Program) -> Compiled:
+    """Compile a step, or take it from the cache of compiled programs."""
+    begun = time.perf_counter()
+    run = program.lowered().compile()
+    return Compiled(run=run, seconds=time.perf_counter() - begun)
+
+
+def fresh_state(program: Program, seed: int, params: Params | None = None) -> TrainState:
+    """A state at step 0: drawn parameters, or given ones, and empty moments."""
+    model, abstract = program.model, program.state
+    if params is None:
+        dtype = next(iter(abstract.params.values())).dtype
+        params = init_params(model.architecture, model.partition, dtype, seed)
+    shardings = jax.tree.map(lambda leaf: leaf.sharding, abstract.optimizer)
+    moments = jax.jit(program.optimizer.init, out_shardings=shardings)(params)
+    step = jax.device_put(jnp.zeros((), jnp.int32), model.partition.replicated)
+    return TrainState(step=step, params=params, optimizer=moments)
