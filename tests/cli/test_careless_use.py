@@ -74,7 +74,9 @@ def test_an_answer_that_cannot_be_written_is_one_line() -> None:
     assert done.returncode == 2
     assert "cannot write the answer" in done.stderr
     assert len(done.stderr.splitlines()) == 1
-    assert shell("muster chips >&-").returncode == 2
+    closed = shell("muster chips >&-")
+    assert closed.returncode == 2
+    assert "standard output is closed" in closed.stderr
 
 
 @pytest.mark.parametrize("columns", ["abc", "", "0", "-5", "1", "40", "100000", "٣"])

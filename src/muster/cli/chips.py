@@ -4,11 +4,11 @@ import json
 
 import click
 
-from muster.cli.options import CONSTANTS, JSON
+from muster.cli.options import CONSTANTS, JSON, Strict
 from muster.hardware import all_chips, chip_by_name
 
 
-@click.command()
+@click.command(cls=Strict)
 @click.argument("name", required=False)
 @CONSTANTS
 @JSON

@@ -6,7 +6,7 @@ from dataclasses import asdict
 
 import click
 
-from muster.cli.options import JSON
+from muster.cli.options import JSON, Strict
 from muster.errors import UnknownName
 from muster.models.registry import find_model, list_models
 from muster.roofline.model_rows import (
@@ -18,7 +18,7 @@ from muster.roofline.model_rows import (
 )
 
 
-@click.command()
+@click.command(cls=Strict)
 @click.argument("names", nargs=-1, metavar="[NAME ...]")
 @click.option(
     "--sort", metavar="COLUMN", help="params, active, layers, d_model (or L, D, F, N, K, H, V, E)."

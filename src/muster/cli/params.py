@@ -4,11 +4,11 @@ import json
 
 import click
 
-from muster.cli.options import JSON
+from muster.cli.options import JSON, Strict
 from muster.models.registry import find_model
 
 
-@click.command()
+@click.command(cls=Strict)
 @click.argument("model")
 @JSON
 def params(model: str, as_json: bool) -> None:

@@ -2,29 +2,30 @@
 
 import json
 import re
+from collections.abc import Mapping
 from pathlib import Path
 
 import click
 
-from muster.cli.files import write_whole
-from muster.cli.options import CONSTANTS, JSON
+from muster.cli.files import check_writable, write_whole
+from muster.cli.options import CONSTANTS, JSON, Strict, one_of, read_batch
 from muster.errors import BadInput, shorten
 from muster.hardware import parse_cluster
 from muster.models.registry import find_model
 from muster.planner.build import make_plan
 from muster.planner.plan import Plan
 from muster.planner.search import Minimize, Restrictions
-from muster.planner.sweep import Sweep, parse_what, sweep_of
+from muster.planner.sweep import WHAT, Sweep, sweep_of
 from muster.planner.workload import make_workload
 from muster.roofline.remat import parse_remat
-from muster.units import parse_batch, parse_count
+from muster.units import parse_count
 
 DOES_NOT_FIT = 1
 _FRACTION = re.compile(r"(?P<number>\d{0,9}\.?\d{1,9})\s*(?P<percent>%?)", re.ASCII)
 MINIMIZE: tuple[Minimize, ...] = ("time", "cost", "chips")
 
 
-@click.command()
+@click.command(cls=Strict)
 @click.argument("model")
 @click.option(
     "--on",
@@ -34,21 +35,51 @@ MINIMIZE: tuple[Minimize, ...] = ("time", "cost", "chips")
     metavar="HARDWARE",
     help="v5p:16x20x28, v6e-256, h100:1024; give it again to compare clusters.",
 )
-@click.option("--batch", required=True, metavar="TOKENS", help="Global batch: 4M (Mi), 1024seq.")
+@click.option(
+    "--batch",
+    required=True,
+    metavar="TOKENS",
+    help="Global batch: 4M (4 x 1024 x 1024 tokens), 1024seq.",
+)
 @click.option("--seq", metavar="N", help="Sequence length.  [default: 4096 or the model's context]")
 @click.option("--tokens", metavar="N", help="Tokens of the whole run: 15T (1e12).")
-@click.option("--mfu", metavar="F", help="Assume this MFU (6N) instead of predicting the step.")
+@click.option(
+    "--mfu",
+    metavar="F",
+    help="Assume this share of peak FLOPs (6 per parameter and token) instead of predicting it.",
+)
 @click.option(
     "--remat",
     metavar="POLICY",
-    help="Hold the recomputation: none, minimal, outputs, full, offload.",
+    help=(
+        "Hold what the backward pass computes again instead of keeping: none; minimal (norms and "
+        "activation functions); outputs (all but each layer's input and attention's output); full "
+        "(all but each layer's input); offload (as minimal, what is kept waits on the host)."
+    ),
 )
-@click.option("--fix", multiple=True, metavar="AXIS=N", help="Hold a mesh axis: tensor=4, fsdp=64.")
+@click.option(
+    "--fix",
+    multiple=True,
+    metavar="AXIS=N",
+    help="Hold how many ways an axis splits: tensor=4, fsdp=64; or microbatches=8.",
+)
 @click.option("--max-chips", metavar="N", help="Use at most so many chips.")
 @click.option("--minimize", default="time", metavar="WHAT", help="time (default), cost or chips.")
 @click.option("--sweep", metavar="WHAT", help="Add a curve over batch, chips or seq.")
-@click.option("--param-dtype", default="bf16", show_default=True, metavar="DTYPE")
-@click.option("--optimizer-dtype", default="f32", show_default=True, metavar="DTYPE")
+@click.option(
+    "--param-dtype",
+    default="bf16",
+    show_default=True,
+    metavar="DTYPE",
+    help="Format of the parameters: bf16, f32.",
+)
+@click.option(
+    "--optimizer-dtype",
+    default="f32",
+    show_default=True,
+    metavar="DTYPE",
+    help="Format of Adam's two moments: f32, bf16.",
+)
 @click.option(
     "--out", type=click.Path(path_type=Path), metavar="FILE", help="Write plan.json here."
 )
@@ -82,15 +113,18 @@ def plan(
     """
     if len(hardware) > 1 and (out or html or sweep):
         raise BadInput("--out, --html and --sweep are of one plan; give one --on with them")
-    for file in (out, html):
-        if file is not None:
-            _check_written(file, model)
-    least = _minimize(minimize)
-    what = parse_what(sweep) if sweep is not None else None
+    _check_written(model, {"--out": out, "--html": html})
+    least = one_of(minimize, "--minimize", MINIMIZE)
+    what = one_of(sweep, "--sweep", WHAT) if sweep is not None else None
+    if what == "chips" and least != "time":
+        raise BadInput(
+            f"--sweep chips asks what more chips give, --minimize {least} takes fewer of them: "
+            f"give one of the two"
+        )
     architecture = find_model(model)
     workload = make_workload(
         architecture,
-        parse_batch(batch),
+        read_batch(batch),
         sequence_length=parse_count(seq, "--seq", binary=True) if seq is not None else None,
         train_tokens=parse_count(tokens, "--tokens") if tokens is not None else None,
         param_dtype=param_dtype,
@@ -113,48 +147,55 @@ def plan(
         for name in hardware
     ]
     curve = sweep_of(plans[0], what, restrictions, minimize=least) if what else None
+    files = {}
     if out is not None:
-        write_whole(out, _json(plans[0].to_json()) + "\n")
+        files[out] = _json(plans[0].to_json()) + "\n"
     if html is not None:
-        _write_page(html, plans[0], restrictions, least)
-    _show(plans, curve, as_json=as_json)
+        files[html] = _page(plans[0], restrictions, least)
+    write_whole(files)
+    _show(plans, curve, least, as_json=as_json)
     return 0 if any(each.fits for each in plans) else DOES_NOT_FIT
 
 
-def _check_written(file: Path, model: str) -> None:
-    """Refuse what must not be overwritten, before anything is computed."""
-    if not str(file).strip() or str(file) == ".":
-        raise BadInput("a file to write has no name; write it like plan.json")
-    if file.exists() and any(
-        each.is_file() and file.samefile(each)
-        for each in (Path(model), Path(model) / "config.json")
-    ):
-        raise BadInput(f"{file} is the model's own config; name another file to write")
+def _check_written(model: str, files: Mapping[str, Path | None]) -> None:
+    """Refuse what cannot or must not be written, before anything is computed."""
+    given = {option: file for option, file in files.items() if file is not None}
+    for option, file in given.items():
+        check_writable(file, option)
+        if file.exists() and any(
+            each.is_file() and file.samefile(each)
+            for each in (Path(model), Path(model) / "config.json")
+        ):
+            raise BadInput(f"{file} is the model's own config; name another file to write")
+    if len({file.resolve() for file in given.values()}) < len(given):
+        raise BadInput(f"{' and '.join(given)} name the same file; give each its own")
 
 
-def _write_page(html: Path, plan: Plan, restrictions: Restrictions, minimize: Minimize) -> None:
+def _page(plan: Plan, restrictions: Restrictions, minimize: Minimize) -> str:
     from muster.report.html import html_of
 
-    write_whole(html, html_of(plan, restrictions=restrictions, minimize=minimize))
+    return html_of(plan, restrictions=restrictions, minimize=minimize)
 
 
 def _json(document: object) -> str:
     return json.dumps(document, indent=1, allow_nan=False)
 
 
-def _show(plans: list[Plan], curve: Sweep | None, *, as_json: bool) -> None:
+def _show(plans: list[Plan], curve: Sweep | None, minimize: Minimize, *, as_json: bool) -> None:
     if as_json:
         documents = [each.to_json() for each in plans]
         if curve is not None:
             documents[0]["sweep"] = curve.to_json()
         click.echo(_json(documents[0] if len(plans) == 1 else documents))
         return
-    from muster.report.plan_report import print_comparison, print_plan
+    from muster.report.plan_report import print_plan
 
     if len(plans) > 1:
+        from muster.report.comparison import print_comparison
+
         print_comparison(plans)
         return
-    print_plan(plans[0])
+    print_plan(plans[0], minimize=minimize)
     if curve is not None:
         from muster.report.sweep_table import print_sweep
 
@@ -162,20 +203,16 @@ def _show(plans: list[Plan], curve: Sweep | None, *, as_json: bool) -> None:
 
 
 def _fixed(pairs: tuple[str, ...]) -> dict[str, int]:
-    fixed = {}
+    fixed: dict[str, int] = {}
     for pair in pairs:
-        axis, equals, ways = pair.partition("=")
+        name, equals, ways = pair.partition("=")
+        axis = name.strip().lower()
         if not equals:
             raise BadInput(f"--fix {pair!r} names no number of ways; write it like tensor=4")
-        fixed[axis.strip()] = parse_count(ways, f"--fix {axis}")
+        if axis in fixed:
+            raise BadInput(f"--fix {axis} is given twice; give it once")
+        fixed[axis] = parse_count(ways, f"--fix {axis}")
     return fixed
-
-
-def _minimize(text: str) -> Minimize:
-    for known in MINIMIZE:
-        if text == known:
-            return known
-    raise BadInput(f"--minimize {text!r} is not known; choose from {', '.join(MINIMIZE)}")
 
 
 def _fraction(text: str) -> float:
@@ -183,4 +220,6 @@ def _fraction(text: str) -> float:
     if match is None:
         raise BadInput(f"--mfu {shorten(text)} is not a number; write 0.4 or 40%")
     number = float(match["number"])
+    if number == 1 and not match["percent"]:
+        raise BadInput("--mfu 1 may be 1% or all of the peak; write 0.01, 1% or 100%")
     return number / 100 if match["percent"] else number

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from muster.cli.options import JSON
+from muster.cli.options import JSON, Strict
 from muster.errors import BadInput, UnknownName
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 SAMPLE = 40  # layouts that are searched unless told otherwise
 
 
-@click.command()
+@click.command(cls=Strict)
 @click.option(
     "--runs",
     "file",

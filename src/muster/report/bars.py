@@ -1,12 +1,12 @@
 """Bars of the HTML page: memory against the chip's limit, and the step as a waterfall."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from muster.planner.plan import Plan
-from muster.report.plan_report import STEP_TERMS
+from muster.report.words import STEP_TERMS, term_text
 from muster.roofline.remat import Remat
-from muster.roofline.remat_policy import remat_policy
+from muster.roofline.remat_policy import RematPolicy, remat_policy
 from muster.roofline.software import default_software
 from muster.roofline.step_memory import StepMemory, stage_memory, step_memory
 from muster.roofline.step_time import StepModel
@@ -111,18 +111,24 @@ def _stages(plan: Plan) -> Iterator[_Row]:
 
 
 def _policies(plan: Plan) -> Iterator[_Row]:
-    """The same layout with more or less computed again, and what its step takes then."""
+    """The same layout with more or less computed again, and what its step takes then.
+
+    Policies that compute the same again are one bar.
+    """
     model, whole_layer = _model(plan)
+    names: dict[RematPolicy, list[str]] = {}
     for remat in Remat:
-        if remat is plan.choice.remat or (
-            remat is Remat.OFFLOAD and plan.cluster.chip.kind != "tpu"
+        policy = remat_policy(remat, whole_layer=whole_layer)
+        names.setdefault(replace(policy, name=""), []).append(remat.value)
+    for policy, same in names.items():
+        if plan.choice.remat.value in same or (
+            Remat.OFFLOAD.value in same and plan.cluster.chip.kind != "tpu"
         ):
             continue
-        policy = remat_policy(remat, whole_layer=whole_layer)
         seconds = model.step(plan.layout, policy).total
         memory = step_memory(model, plan.layout, policy)
         change = seconds / plan.choice.seconds - 1
-        yield _Row(f"remat {remat.value}", f"step {change:+.1%}", memory)
+        yield _Row(f"remat {' or '.join(same)}", f"step {change:+.1%}", memory)
 
 
 def _model(plan: Plan) -> tuple[StepModel, bool]:
@@ -198,7 +204,8 @@ def waterfall(plan: Plan) -> Waterfall:
     step = plan.choice.step
     terms: list[Term] = []
     start = 0.0
-    for name, (label, remark) in STEP_TERMS.items():
+    for name in STEP_TERMS:
+        label, remark = term_text(name, plan.choice)
         seconds = getattr(step, name)
         behind = max(0.0, getattr(step.traffic, name, 0.0) - seconds)
         if not seconds and not behind:

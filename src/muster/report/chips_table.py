@@ -22,6 +22,7 @@ from muster.hardware import (
 )
 from muster.hardware.facts import CONFIDENCE, Value
 from muster.hardware.shapes import format_shape
+from muster.report.columns import Column, shown
 from muster.report.terminal import QUIET, WARN, console, title
 from muster.units import GIB, format_bytes, format_si
 
@@ -41,6 +42,8 @@ _HEADINGS = (
     "$ an\nhour",
 )
 _LEFT = {"chip", "network"}
+# Which columns go first where the terminal is narrow.
+_DROPPED = ("HBM GB\non sheet", "pod\nchips", "DCN, NIC\nGB/s", "network", "GB/s")
 
 
 def print_chips(chips: Sequence[Chip]) -> None:
@@ -58,20 +61,19 @@ def print_chip(chip: Chip) -> None:
 
 def chips_table(chips: Sequence[Chip]) -> Table:
     """One row a chip; a second line where another profile of constants has another figure."""
-    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")
-    for heading in _HEADINGS:
-        table.add_column(
-            heading, justify="left" if heading in _LEFT else "right", no_wrap=True, vertical="top"
-        )
+    rows: list[dict[str, str | Text]] = []
     for chip in chips:
         others = {
             name: _cells(chip_by_name(chip.id, name, allow_incomplete=True))
             for name in profiles()
             if name != chip.constants
         }
-        for row in _rows(_cells(chip), others):
-            table.add_row(*row)
-    return table
+        rows += [dict(zip(_HEADINGS, cells, strict=True)) for cells in _rows(_cells(chip), others)]
+    columns = [
+        Column(name, left=name in _LEFT, rank=_DROPPED.index(name) + 1 if name in _DROPPED else 0)
+        for name in _HEADINGS
+    ]
+    return shown(columns, rows)
 
 
 def _rows(cells: Sequence[str], others: dict[str, list[str]]) -> list[list[Text]]:

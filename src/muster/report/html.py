@@ -14,19 +14,18 @@ from pathlib import Path
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 
 from muster.planner.plan import Plan
-from muster.planner.rules import Rule
 from muster.planner.search import Choice, Minimize, Restrictions
 from muster.planner.sweep import Sweep, sweep_of
 from muster.report.assumptions import assumptions
 from muster.report.bars import memory_bars, waterfall
-from muster.report.plan_report import BOUNDS
+from muster.report.rules_text import condition, legend
 from muster.report.scaling import scaling_plots, sweep_rows
 from muster.report.strategies import strategies_plot
-from muster.sharding.mesh import Layout
+from muster.report.trust import error_words, shortage, warnings_of
+from muster.report.words import BOUNDS, VIRTUAL_STAGES, counted, layout_text
 from muster.units import format_bytes, format_count, format_flops, format_seconds, format_si
 
 TEMPLATES = Path(__file__).parent / "templates"
-SHORT = "does not fit: "  # how the warning begins that the verdict takes over
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,7 +72,8 @@ def html_of(
         minimize: what that search took the least of.
     """
     held = restrictions or Restrictions()
-    chips = sweep_of(plan, "chips", held, minimize=minimize)
+    # Fewest or cheapest chips would be the same at every point: their curve is of time.
+    chips = sweep_of(plan, "chips", held, minimize="time")
     batch = sweep_of(plan, "batch", held, minimize=minimize)
     strategies = strategies_plot(plan)
     columns, rows = sweep_rows(chips)
@@ -84,7 +84,7 @@ def html_of(
         verdict=_verdict(plan),
         detail=_detail(plan),
         tiles=_tiles(plan) if plan.fits else _short_tiles(plan, chips),
-        warnings=_warnings(plan),
+        warnings=warnings_of(plan),
         word="chosen" if plan.fits else "closest",
         memory=memory_bars(plan),
         waterfall=waterfall(plan),
@@ -94,7 +94,12 @@ def html_of(
         sweep_rows=rows,
         sweeps_full=chips.full and batch.full,
         alternatives=_alternatives(plan),
-        rules=tuple(_rule(rule) for rule in plan.rules),
+        rules=tuple(
+            RuleRow(answer=answer, numbers=numbers, statement=rule.statement)
+            for rule in plan.rules
+            for numbers, answer in (condition(rule),)
+        ),
+        letters="; ".join(legend(plan.rules)),
         model=_model(plan),
         assumed=assumptions(plan),
     )
@@ -117,7 +122,7 @@ def _subtitle(plan: Plan) -> str:
     w = plan.workload
     run = f"; a run of {format_si(w.train_tokens)} tokens" if w.train_tokens else ""
     return (
-        f"{_chips(plan.cluster.chips)}; batch of {format_count(w.batch_tokens)} tokens = "
+        f"{counted(plan.cluster.chips, 'chip')}; batch of {format_count(w.batch_tokens)} tokens = "
         f"{w.batch_sequences:,} sequences of {w.sequence_length:,}{run}"
     )
 
@@ -129,47 +134,31 @@ def _verdict(plan: Plan) -> str:
 
 
 def _detail(plan: Plan) -> str:
-    """The layout; where nothing fits, by how much it does not and the nearest change that would."""
-    missing = next((line for line in plan.warnings if line.startswith(SHORT)), None)
-    if missing and not plan.fits:
-        return missing.removeprefix(SHORT)
+    """The layout; where nothing fits, what is missing and the nearest change that would."""
+    if not plan.fits:
+        short, nearest = shortage(plan)
+        return f"{short}; it fits {nearest}" if nearest else short
     where = plan.choice.cluster.name
-    return f"{layout_text(plan.layout)}, remat {plan.choice.remat.value}, on {where}"
-
-
-def _warnings(plan: Plan) -> tuple[str, ...]:
-    """All but what the verdict says already."""
-    return tuple(line for line in plan.warnings if plan.fits or not line.startswith(SHORT))
-
-
-def _chips(count: int) -> str:
-    return f"{count:,} {'chip' if count == 1 else 'chips'}"
-
-
-def layout_text(layout: Layout) -> str:
-    """A layout with its microbatches and pieces of the pipeline."""
-    parts = [str(layout)]
-    if layout.microbatches > 1:
-        parts.append(f"{layout.microbatches} microbatches")
-    if layout.virtual_stages > 1:
-        parts.append(f"{layout.virtual_stages} virtual stages")
-    return ", ".join(parts)
+    line = f"{layout_text(plan.layout)}, remat {plan.choice.remat.value}, on {where}"
+    return f"{line} ({VIRTUAL_STAGES})" if plan.layout.virtual_stages > 1 else line
 
 
 def _tiles(plan: Plan) -> tuple[Tile, ...]:
     e, memory = plan.estimate, plan.memory
     how = "assumed" if e.assumed else "predicted"
+    error, basis = error_words(plan.cluster.chip.id)
     tiles = [
         Tile(
             label="step",
             value=format_seconds(e.step_seconds),
             remark=f"{how}; {format_seconds(e.at_peak_seconds)} at peak",
         ),
+        Tile(label="expected error", value=error, remark=basis),
         Tile(label="MFU", value=f"{e.mfu:.1%}", remark=f"6N, {how}; {e.mfu_causal:.1%} causal"),
         Tile(
             label="tokens/s a chip",
             value=f"{e.tokens_per_second_per_chip:,.0f}",
-            remark=f"on {e.chips:,} of {_chips(plan.cluster.chips)}",
+            remark=f"on {e.chips:,} of {counted(plan.cluster.chips, 'chip')}",
         ),
         Tile(
             label="memory of a chip",
@@ -195,7 +184,11 @@ def _short_tiles(plan: Plan, chips: Sweep) -> tuple[Tile, ...]:
     enough = next(larger, None)
     if enough and enough.seconds and enough.mfu:
         tiles += [
-            Tile(label="would fit", value=_chips(enough.cluster.chips), remark=enough.cluster.name),
+            Tile(
+                label="would fit",
+                value=counted(enough.cluster.chips, "chip"),
+                remark=enough.cluster.name,
+            ),
             Tile(label="step there", value=format_seconds(enough.seconds), remark="predicted"),
             Tile(label="MFU there", value=f"{enough.mfu:.1%}", remark="6N, predicted"),
         ]
@@ -210,7 +203,7 @@ def _run_tiles(plan: Plan) -> tuple[Tile, ...]:
         Tile(
             label="run",
             value=format_seconds(e.train_seconds),
-            remark=f"{plan.workload.steps or 0:,.0f} steps",
+            remark=f"{plan.workload.steps or 0:,.0f} steps, without failures",
         ),
         Tile(label="chip-hours", value=format_si(e.chip_hours), remark=f"{e.chip_hours:,.0f}"),
     ]
@@ -244,19 +237,6 @@ def _alternative(plan: Plan, choice: Choice, slowest: float) -> AlternativeRow:
         full=f"{choice.memory.total / choice.memory.usable:.0%}",
         chosen=choice is plan.choice,
     )
-
-
-def _rule(rule: Rule) -> RuleRow:
-    answer = {None: "", True: "yes", False: "no"}[rule.holds]
-    numbers = _number(rule.value)
-    if rule.bound is not None:
-        relation = "<" if rule.value < rule.bound else ">" if rule.value > rule.bound else "="
-        numbers = f"{numbers} {relation} {_number(rule.bound)}"
-    return RuleRow(answer=answer, numbers=numbers, statement=rule.statement)
-
-
-def _number(value: float) -> str:
-    return f"{value:,.0f}" if value >= 100 else f"{value:,.1f}".removesuffix(".0")
 
 
 def _model(plan: Plan) -> tuple[tuple[str, str], ...]:

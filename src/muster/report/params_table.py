@@ -10,7 +10,7 @@ from rich.text import Text
 
 from muster.models.architecture import Architecture
 from muster.models.registry import published_counts
-from muster.report.terminal import QUIET, WARN, bar, console, title
+from muster.report.terminal import QUIET, ROOM_FOR_BARS, WARN, bar, console, title, width
 from muster.roofline.mfu import active_params
 from muster.roofline.params import (
     ComponentCount,
@@ -64,11 +64,13 @@ def params_page(architecture: Architecture, facts: RenderableType | None = None)
 def _component_table(rows: Iterable[ComponentCount]) -> Table:
     rows = list(rows)
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")
-    table.add_column("component")
-    table.add_column("formula", overflow="fold")
+    table.add_column("component", overflow="fold", min_width=14)
+    table.add_column("formula", overflow="fold", min_width=8)
     table.add_column("parameters", justify="right", no_wrap=True)
     table.add_column("share", justify="right", no_wrap=True)
-    table.add_column("", width=_BAR_CELLS, no_wrap=True)
+    bars = width() >= ROOM_FOR_BARS
+    if bars:
+        table.add_column("", width=_BAR_CELLS, no_wrap=True)
     total = sum(row.count for row in rows)
     for group, count in subtotals(rows).items():
         share = count / total
@@ -77,7 +79,7 @@ def _component_table(rows: Iterable[ComponentCount]) -> Table:
             "",
             Text(format_count(count), style="bold"),
             Text(format_share(share), style="bold"),
-            bar(share, _BAR_CELLS),
+            *([bar(share, _BAR_CELLS)] if bars else []),
         )
         for row in rows:
             if row.group == group:
@@ -93,7 +95,7 @@ def totals_table(architecture: Architecture, counts: ParamCounts) -> Table:
     table.add_column(no_wrap=True)
     table.add_column(justify="right", no_wrap=True)
     table.add_column(justify="right", no_wrap=True)
-    table.add_column(style=QUIET, ratio=1)
+    table.add_column(style=QUIET, ratio=1, overflow="fold")
     rows = [
         ("trainable", counts.trainable, _trainable_meaning(architecture)),
         ("stored", counts.stored, _stored_meaning(architecture, counts)),

@@ -3,14 +3,40 @@
 import json
 
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from muster.planner.plan import Plan
-from muster.planner.rules import Rule
-from muster.planner.search import Choice
-from muster.report.terminal import BAD, GOOD, QUIET, WARN, bar, console, facts_table, title
-from muster.sharding.mesh import Layout
+from muster.planner.search import Choice, Minimize
+from muster.report.columns import Column, shown
+from muster.report.rules_text import condition, legend
+from muster.report.terminal import (
+    BAD,
+    GOOD,
+    QUIET,
+    WARN,
+    Grid,
+    bar,
+    bar_width,
+    console,
+    facts_table,
+    keep_together,
+    title,
+)
+from muster.report.trust import error_words, shortage, warnings_of
+from muster.report.words import (
+    BOUNDS,
+    STEP_TERMS,
+    VIRTUAL_STAGES,
+    WHOLE_LAYER,
+    counted,
+    layout_text,
+    pieces,
+    remat_text,
+    term_text,
+)
+from muster.roofline.flops import training_flops
+from muster.roofline.remat import Remat
+from muster.roofline.software import default_software
 from muster.units import (
     format_bytes,
     format_count,
@@ -19,64 +45,20 @@ from muster.units import (
     format_si,
 )
 
-BOUNDS = {
-    "compute": "compute-bound",
-    "hbm": "bound by HBM",
-    "ici": "bound by ICI",
-    "dcn": "bound by DCN",
-    "nvlink": "bound by NVLink",
-    "network": "bound by the network between nodes",
-    "pipeline": "bound by the pipeline's bubble",
-}
 
+def print_plan(plan: Plan, *, minimize: Minimize = "time") -> None:
+    """Print everything that a person would ask of a plan.
 
-def print_plan(plan: Plan) -> None:
-    """Print everything that a person would ask of a plan."""
+    Args:
+        plan: what to print.
+        minimize: what its search took the least of.
+    """
     screen = console()
-    for section in (_head, _model, _cost, _step, _memory, _why, _layout, _rules, _warnings):
+    for section in (_head, _model, _cost, _step, _memory, _why):
         section(plan, screen)
-
-
-def print_comparison(plans: list[Plan]) -> None:
-    """Print several clusters side by side, one a row, in the order given."""
-    screen = console()
-    workload = plans[0].workload
-    screen.print(
-        title(
-            f"{plans[0].architecture.name}: {len(plans)} clusters",
-            f"batch {format_count(workload.batch_tokens)} tokens = "
-            f"{workload.batch_sequences:,} x {workload.sequence_length:,}",
-        )
-    )
-    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style=QUIET)
-    for name in ("cluster", "chips", "layout", "bound", "step", "MFU", "memory", "days", "USD"):
-        table.add_column(name, justify="left" if name in {"cluster", "layout"} else "right")
-    for plan in plans:
-        table.add_row(*_compared(plan))
-    screen.print(table)
-    for plan in plans:
-        if not plan.fits:
-            screen.print(f"! {plan.cluster.name}: {_why_not(plan)}", style=WARN)
-    screen.print("MFU: 6N, predicted. USD: on-demand list price of the chips used.", style=QUIET)
-
-
-def _compared(plan: Plan) -> tuple[str, ...]:
-    e = plan.estimate
-    return (
-        plan.choice.cluster.name,
-        f"{plan.layout.chips_used:,}",
-        str(plan.layout) if plan.fits else "does not fit",
-        e.bound,
-        format_seconds(e.step_seconds),
-        f"{e.mfu:.1%}",
-        f"{plan.memory.total / plan.memory.usable:.0%}",
-        f"{e.train_days:,.1f}" if e.train_days is not None else "-",
-        f"{e.cost_usd:,.0f}" if e.cost_usd is not None else "-",
-    )
-
-
-def _why_not(plan: Plan) -> str:
-    return next(line for line in plan.warnings if line.startswith("does not fit"))
+    _layouts(plan, minimize, screen)
+    for section in (_rules, _warnings):
+        section(plan, screen)
 
 
 def _head(plan: Plan, screen: Console) -> None:
@@ -85,35 +67,38 @@ def _head(plan: Plan, screen: Console) -> None:
     screen.print(
         title(
             f"{plan.architecture.name} on {plan.cluster.name}",
-            f"{plan.cluster.chips:,} chips; batch {format_count(workload.batch_tokens)} tokens = "
+            f"{counted(plan.cluster.chips, 'chip')}; batch "
+            f"{format_count(workload.batch_tokens)} tokens = "
             f"{workload.batch_sequences:,} x {workload.sequence_length:,}{run}",
         )
     )
-    screen.print(_verdict(plan))
+    screen.print(keep_together(_verdict(plan)))
+    if plan.fits and plan.layout.virtual_stages > 1:
+        screen.print(Text(VIRTUAL_STAGES, style=QUIET))
     screen.print()
 
 
 def _verdict(plan: Plan) -> Text:
     if not plan.fits:
-        return Text("does not fit", style=BAD)
+        return _refusal(plan)
     e, layout = plan.estimate, plan.layout
     text = Text(f"fits, {BOUNDS[e.bound]}", style=GOOD if e.bound == "compute" else WARN)
     where = "" if plan.choice.cluster == plan.cluster else f" on {plan.choice.cluster.name}"
     return text.append(
-        f": {layout}{where}, remat {plan.workload.remat}{_pieces(layout)}; "
+        f": {layout}{where}, remat {plan.workload.remat}{pieces(layout)}; "
         f"{'assumed' if e.assumed else 'predicted'} step {format_seconds(e.step_seconds)}, "
         f"MFU {e.mfu:.1%} (6N)",
         style="default",
     )
 
 
-def _pieces(layout: Layout) -> str:
-    parts = []
-    if layout.microbatches > 1:
-        parts.append(f"{layout.microbatches} microbatches")
-    if layout.virtual_stages > 1:
-        parts.append(f"{layout.virtual_stages} virtual stages")
-    return "".join(f", {part}" for part in parts)
+def _refusal(plan: Plan) -> Text:
+    """By how much it does not fit, and first of all the nearest change that does."""
+    short, nearest = shortage(plan)
+    text = Text(f"does not fit: {short}", style=BAD)
+    if nearest:
+        text.append("\nfits ", style=GOOD).append(nearest, style="default")
+    return text
 
 
 def _model(plan: Plan, screen: Console) -> None:
@@ -132,11 +117,11 @@ def _model(plan: Plan, screen: Console) -> None:
         letters |= {"E": experts.num_experts, "k": experts.experts_per_token}
     screen.print(title("Model", "  ".join(f"{k}={v}" for k, v in letters.items() if v)))
     table = facts_table()
-    table.add_row("parameters", format_count(params.trainable), _tied(plan))
+    table.add_cells("parameters", format_count(params.trainable), _tied(plan))
     if params.active != params.trainable:
-        table.add_row("", format_count(params.active), "active: what one token meets")
+        table.add_cells("", format_count(params.active), "active: what one token meets")
     for key, value in a.filled_in:
-        table.add_row("filled in", key, f"absent, so its class's default: {json.dumps(value)}")
+        table.add_cells("filled in", key, f"absent, so its class's default: {json.dumps(value)}")
     screen.print(table)
     screen.print()
 
@@ -149,32 +134,53 @@ def _cost(plan: Plan, screen: Console) -> None:
     e, w = plan.estimate, plan.workload
     convention = "6N: 6 x active parameters" if plan.architecture.experts else "6N: 6 x parameters"
     how = f"at an assumed MFU of {e.mfu:.1%} (6N)" if e.assumed else "at the predicted step time"
-    screen.print(title("Cost", f"{how} on {e.chips:,} chips"))
+    if_it_fitted = "" if plan.fits else ", if it did fit"
+    screen.print(title("Cost", f"{how} on {counted(e.chips, 'chip')}{if_it_fitted}"))
     table = facts_table()
-    table.add_row("FLOPs per token", format_flops(e.flops_per_token), convention)
-    table.add_row(
+    table.add_cells("FLOPs per token", format_flops(e.flops_per_token), convention)
+    table.add_cells(
         "", format_flops(e.flops.model_per_token), "every matmul, forward and backward, causal"
     )
-    if e.flops.recompute:
-        again = e.flops.recompute / e.flops.sequence_length
-        table.add_row("", format_flops(again), f"computed again under remat {w.remat}")
+    again = _recomputed(plan)
+    if again:
+        table.add_cells("", format_flops(again), f"computed again: remat {_remat(plan)}")
     for missing in e.flops.not_counted:
-        table.add_row("", "not counted", missing)
-    table.add_row("FLOPs per step", format_flops(e.flops_per_step), "6N x batch")
-    table.add_row(
+        table.add_cells("", "not counted", missing)
+    table.add_cells("FLOPs per step", format_flops(e.flops_per_step), "6N x batch")
+    table.add_cells(
         "step",
         format_seconds(e.step_seconds),
         f"{format_seconds(e.at_peak_seconds)} at peak; "
         f"{e.tokens_per_second_per_chip:,.0f} tokens/s a chip",
     )
-    table.add_row("MFU", f"{e.mfu:.1%}", f"6N; {e.mfu_causal:.1%} of every matmul, causal")
+    table.add_cells("MFU", f"{e.mfu:.1%}", f"6N; {e.mfu_causal:.1%} of every matmul, causal")
     if e.train_flops is not None and e.train_seconds is not None:
-        table.add_row("run", format_flops(e.train_flops), f"{w.steps or 0:,.0f} steps")
-        table.add_row("", format_seconds(e.train_seconds), f"{_years(plan)} on one chip at peak")
-        table.add_row("", f"{e.chip_hours or 0:,.0f}", f"chip-hours, of {e.chips:,} chips")
-        table.add_row("", *_price(plan))
+        table.add_cells("run", format_flops(e.train_flops), f"{w.steps or 0:,.0f} steps")
+        alone = f"{_years(plan)} on one chip at peak"
+        table.add_cells("", format_seconds(e.train_seconds), f"without failures; {alone}")
+        hours = f"chip-hours, of {counted(e.chips, 'chip')}"
+        table.add_cells("", f"{e.chip_hours or 0:,.0f}", hours)
+        table.add_cells("", *_price(plan))
     screen.print(table)
     screen.print()
+
+
+def _recomputed(plan: Plan) -> float:
+    """FLOPs a token that run again, whole layers of them where the chip's software does that."""
+    remat = plan.choice.remat
+    if remat is Remat.OUTPUTS and default_software(plan.cluster.chip).whole_layer:
+        remat = Remat.FULL
+    length = plan.workload.sequence_length
+    flops = training_flops(plan.architecture, length, causal=True, remat=remat)
+    return flops.recompute / length
+
+
+def _remat(plan: Plan) -> str:
+    """The policy, and that it stands for another on this chip."""
+    remat, text = plan.choice.remat, remat_text(plan.choice.remat, plan.cluster.chip)
+    if text != WHOLE_LAYER:
+        return remat.value
+    return f"{remat.value}, {text}"
 
 
 def _years(plan: Plan) -> str:
@@ -189,39 +195,32 @@ def _price(plan: Plan) -> tuple[str, str]:
     return f"${plan.estimate.cost_usd:,.0f}", f"at ${price:.2f} a chip-hour on demand"
 
 
-STEP_TERMS = {
-    "compute": ("math", "matmuls and attention, with what is computed again"),
-    "hbm": ("HBM", "norms, activations, loss, optimizer: bytes through HBM"),
-    "fsdp": ("fsdp", "weights gathered, gradients scattered"),
-    "tensor": ("tensor", "activations between tensor-parallel chips"),
-    "sequence": ("sequence", "keys and values"),
-    "expert": ("expert", "tokens to experts and back"),
-    "data": ("data", "gradients between replicas"),
-    "dcn": ("dcn", "gradients between slices"),
-    "bubble": ("bubble", "pipeline"),
-    "host": ("host", "offload, and waiting for the slowest host"),
-}
-
-
 def _step(plan: Plan, screen: Console) -> None:
     step = plan.choice.step
-    screen.print(title("Step", "predicted, term by term; of traffic only what does not hide"))
+    if_it_fitted = "" if plan.fits else " if it did fit"
+    screen.print(
+        title("Step", f"predicted{if_it_fitted}, term by term; of traffic only what does not hide")
+    )
     table = facts_table()
-    for term, (label, remark) in STEP_TERMS.items():
+    for term in STEP_TERMS:
+        label, remark = term_text(term, plan.choice)
         seconds = getattr(step, term)
         raw = getattr(step.traffic, term, 0.0)
         if not seconds and not raw:
             continue
-        hidden = f" ({format_seconds(raw)} in all)" if raw > seconds else ""
-        cells = Text(bar(seconds / step.total, 24), style="cyan")
-        table.add_row(label, format_seconds(seconds), cells.append(f" {remark}{hidden}", QUIET))
-    table.add_row("total", format_seconds(step.total), "")
+        all_of_it = "" if seconds else ", hidden"
+        hidden = f" ({format_seconds(raw)} in all{all_of_it})" if raw > seconds else ""
+        cells = Text(bar(seconds / step.total, bar_width()), style="cyan")
+        table.add_cells(label, format_seconds(seconds), cells.append(f" {remark}{hidden}", QUIET))
+    table.add_cells("total", format_seconds(step.total), "")
+    error, basis = error_words(plan.cluster.chip.id)
+    table.add_cells("expected error", error, basis)
     screen.print(table)
     screen.print()
 
 
 def _why(plan: Plan, screen: Console) -> None:
-    screen.print(title("Why", f"the best of {plan.examined:,} predicted steps"))
+    screen.print(title("Why", f"the best of {counted(plan.examined, 'predicted step')}"))
     _listed(plan.reasons, "-", QUIET, screen)
 
 
@@ -238,8 +237,12 @@ def _memory(plan: Plan, screen: Console) -> None:
     remarks = {
         "parameters": (memory.params, f"over {_state_ways(plan)}"),
         "gradients": (memory.gradients, ""),
-        "optimizer": (memory.optimizer, "two moments"),
-        "activations": (memory.activations, f"remat {w.remat}, {_in_flight(plan)}"),
+        "optimizer": (memory.optimizer, _moments(plan)),
+        "activations": (
+            memory.activations,
+            f"{_in_flight(plan)}; remat {w.remat}: "
+            f"{remat_text(plan.choice.remat, plan.cluster.chip)}",
+        ),
         "recomputed": (memory.workspace, "what one layer's backward pass makes again"),
         "logits": (memory.logits, "of one microbatch, with the loss"),
         "gathered": (memory.gathered, "weights of the layers in use and on their way"),
@@ -250,8 +253,12 @@ def _memory(plan: Plan, screen: Console) -> None:
     for name, (size, remark) in remarks.items():
         if not size:
             continue
-        cells = Text(bar(size / memory.usable, 24), style=BAD if size > memory.usable else "cyan")
-        table.add_row(name, format_bytes(size), cells.append(f" {remark}", style=QUIET))
+        cells = Text(
+            bar(size / memory.usable, bar_width()), style=BAD if size > memory.usable else "cyan"
+        )
+        table.add_cells(name, format_bytes(size), cells.append(f" {remark}", style=QUIET))
+    if memory.host:
+        table.add_cells("host", format_bytes(memory.host), "a chip: what waits in its host's RAM")
     screen.print(table)
     screen.print()
 
@@ -265,6 +272,15 @@ def _state_ways(plan: Plan) -> str:
     return f"{ways:,} chips" if ways > 1 else "one chip"
 
 
+def _moments(plan: Plan) -> str:
+    """Over what the optimizer's state is split: its own ways beside the weights', as in ZeRO-1."""
+    layout = plan.layout
+    master = " and the f32 master" if plan.workload.master_copy else ""
+    if not layout.shards_optimizer or layout.data == 1:
+        return f"two moments{master}"
+    return f"two moments{master}, also split over the {layout.data} data ways (ZeRO-1)"
+
+
 def _in_flight(plan: Plan) -> str:
     parts = plan.layout.microbatches
     return "the whole batch at once" if parts == 1 else f"{parts} microbatches"
@@ -272,69 +288,87 @@ def _in_flight(plan: Plan) -> str:
 
 def _rules(plan: Plan, screen: Console) -> None:
     screen.print(title("Rules of thumb", "the scaling book's, with this plan's numbers"))
-    table = Table(box=None, show_header=False, padding=(0, 2, 0, 0), pad_edge=False)
-    table.add_column(no_wrap=True)
+    table = Grid()
     table.add_column(justify="right", no_wrap=True)
+    table.add_column(no_wrap=True)
     table.add_column(ratio=1)
     for rule in plan.rules:
-        table.add_row(_mark(rule), _comparison(rule), rule.statement)
+        numbers, answer = condition(rule)
+        style = {"yes": GOOD, "no": BAD}.get(answer, QUIET)
+        table.add_cells(numbers, Text(answer, style=style), rule.statement)
     screen.print(table)
+    screen.print(keep_together(Text("; ".join(legend(plan.rules)), style=QUIET)))
     screen.print()
 
 
-def _mark(rule: Rule) -> Text:
-    if rule.holds is None:
-        return Text("")
-    return Text("yes", style=GOOD) if rule.holds else Text("no", style=BAD)
+LAYOUT_COLUMNS = (
+    Column("mark"),
+    Column("layout", left=True, folds=True),
+    Column("chips", rank=2),
+    Column("remat", left=True, rank=3),
+    Column("step"),
+    Column("memory", rank=1),
+    Column("cost"),
+    Column("slower"),
+)
 
 
-def _comparison(rule: Rule) -> str:
-    value = _number(rule.value)
-    if rule.bound is None:
-        return value
-    relation = "<" if rule.value < rule.bound else ">" if rule.value > rule.bound else "="
-    return f"{value} {relation} {_number(rule.bound)}"
-
-
-def _number(value: float) -> str:
-    return f"{value:,.0f}" if value >= 100 else f"{value:,.1f}".removesuffix(".0")
-
-
-def _layout(plan: Plan, screen: Console) -> None:
-    screen.print(title("Alternatives", "predicted, best first"))
-    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style=QUIET)
-    for name in ("", "layout", "chips", "remat", "step", "memory", ""):
-        table.add_column(name, justify="left" if name in {"", "layout", "remat"} else "right")
-    table.add_row("->", *_row(plan, plan.choice))
-    for other in plan.alternatives:
-        table.add_row("", *_row(plan, other), style=QUIET)
-    screen.print(table)
+def _layouts(plan: Plan, minimize: Minimize, screen: Console) -> None:
+    screen.print(title("Alternatives", f"predicted, best first{_by(minimize)}"))
+    columns = [each for each in LAYOUT_COLUMNS if each.name != "cost" or minimize == "cost"]
+    rows = [_row(plan, choice, minimize) for choice in (plan.choice, *plan.alternatives)]
+    headings = {"mark": "", "slower": "", "cost": _cost_heading(plan)}
+    styles = [None, *[QUIET] * len(plan.alternatives)]
+    screen.print(shown(columns, rows, headings=headings, styles=styles))
     screen.print()
 
 
-def _row(plan: Plan, choice: Choice) -> tuple[str, ...]:
-    slower = choice.seconds / plan.choice.seconds - 1
-    return (
-        f"{choice.layout}{_pieces(choice.layout)}",
-        f"{choice.layout.chips_used:,}",
-        choice.remat.value,
-        format_seconds(choice.seconds),
-        format_bytes(choice.memory.total),
-        f"{slower:+.1%}" if choice is not plan.choice else "",
-    )
+def _by(minimize: Minimize) -> str:
+    return {"time": "", "cost": " by cost", "chips": " by chips"}[minimize]
+
+
+def _cost_heading(plan: Plan) -> str:
+    if plan.workload.steps is None:
+        return "chip-s a step"
+    return "chip-hours" if plan.cluster.chip.price_usd_per_hour is None else "USD"
+
+
+def _cost_of(plan: Plan, choice: Choice) -> float:
+    """In the unit of the heading."""
+    seconds = choice.seconds * choice.layout.chips_used
+    if plan.workload.steps is None:
+        return seconds
+    return seconds * plan.workload.steps / 3600 * (plan.cluster.chip.price_usd_per_hour or 1.0)
+
+
+def _row(plan: Plan, choice: Choice, minimize: Minimize) -> dict[str, str | Text]:
+    best, each = plan.choice.seconds, choice.seconds
+    if minimize == "cost":
+        best, each = _cost_of(plan, plan.choice), _cost_of(plan, choice)
+    return {
+        "mark": "->" if choice is plan.choice else "",
+        "layout": layout_text(choice.layout),
+        "chips": f"{choice.layout.chips_used:,}",
+        "remat": choice.remat.value,
+        "step": format_seconds(choice.seconds),
+        "memory": format_bytes(choice.memory.total),
+        "cost": f"{_cost_of(plan, choice):,.0f}",
+        "slower": f"{each / best - 1:+.1%}" if choice is not plan.choice else "",
+    }
 
 
 def _warnings(plan: Plan, screen: Console) -> None:
-    if plan.warnings:
+    lines = warnings_of(plan)
+    if lines:
         screen.print(title("Warnings"))
-        _listed(plan.warnings, "!", WARN, screen)
+        _listed(lines, "!", WARN, screen)
 
 
 def _listed(lines: tuple[str, ...], mark: str, style: str, screen: Console) -> None:
-    table = Table(box=None, show_header=False, padding=(0, 1, 0, 0), pad_edge=False)
+    table = Grid(gap=1)
     table.add_column(no_wrap=True, style=style)
     table.add_column(ratio=1)
     for line in lines:
-        table.add_row(mark, line)
+        table.add_cells(mark, line)
     screen.print(table)
     screen.print()

@@ -212,7 +212,7 @@ def short_tokens(value: float) -> str:
 def short_chips(value: float) -> str:
     """Chips as an axis has room for.
 
-    >>> short_chips(8192), short_chips(65536), short_chips(512)
-    ('8,192', '66k', '512')
+    >>> short_chips(8192), short_chips(65536), short_chips(1048576)
+    ('8,192', '65,536', '1,048,576')
     """
-    return f"{value:,.0f}" if value < 10_000 else f"{value / 1000:,.0f}k"
+    return f"{value:,.0f}"

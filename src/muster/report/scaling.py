@@ -17,6 +17,7 @@ from muster.report.plots import (
     value_axis,
 )
 from muster.report.sweep_table import short_days
+from muster.report.words import SHORT_BOUNDS, counted, layout_text
 from muster.units import format_seconds, format_si
 
 FEWEST_POINTS = 2
@@ -50,10 +51,10 @@ def _row(point: SweepPoint) -> tuple[str, ...]:
         *head,
         format_seconds(point.choice.seconds),
         f"{point.mfu:.1%}",
-        point.bound or NOTHING,
+        SHORT_BOUNDS[point.bound] if point.bound else NOTHING,
         NOTHING if point.days is None else short_days(point.days),
         NOTHING if point.cost_usd is None else format_si(point.cost_usd),
-        f"{point.choice.layout}, remat {point.choice.remat.value}",
+        f"{layout_text(point.choice.layout)}, remat {point.choice.remat.value}",
     )
 
 
@@ -141,7 +142,7 @@ def _mfu_plot(sweep: Sweep) -> Plot:
 
 def _sized(sweep: Sweep, point: SweepPoint) -> str:
     if sweep.what == "chips":
-        return f"{point.value:,} {'chip' if point.value == 1 else 'chips'}"
+        return counted(point.value, "chip")
     return f"{short_tokens(point.value)} tokens"
 
 

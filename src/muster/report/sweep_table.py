@@ -1,21 +1,35 @@
-"""`muster plan --sweep` on a terminal: one point a row, with a bar of its MFU."""
+"""`muster plan --sweep` on a terminal: one point a row, with a bar of its throughput."""
 
-from rich.table import Table
 from rich.text import Text
 
+from muster.planner.sizes import SHORTEST_SEQUENCE
 from muster.planner.sweep import Sweep, SweepPoint
-from muster.report.terminal import BAD, QUIET, bar, console, title
+from muster.report.columns import Column, shown
+from muster.report.terminal import BAD, QUIET, Grid, bar, console, keep_together, title
+from muster.report.words import SHORT_BOUNDS, layout_text
 from muster.units import format_seconds, format_si
 
 BAR_WIDTH = 10
 NOTHING = "-"
 HEADINGS = {"batch": "batch tokens", "chips": "chips", "seq": "sequence"}
-LEFT = {"", "cluster", "bound", "layout"}
 REMARKS = {
     "batch": "the batch halved and doubled",
     "chips": "slices that the batch fills, halved and doubled",
     "seq": "sequence length varied, as many tokens a batch",
 }
+COLUMNS = (
+    Column("mark"),
+    Column("value"),
+    Column("cluster", left=True, rank=4),
+    Column("step"),
+    Column("rate", rank=5),
+    Column("MFU"),
+    Column("bar", left=True, rank=1),
+    Column("bound", left=True, rank=2),
+    Column("days"),
+    Column("USD", rank=3),
+    Column("layout", left=True, folds=True),
+)
 
 
 def print_sweep(sweep: Sweep) -> None:
@@ -23,36 +37,29 @@ def print_sweep(sweep: Sweep) -> None:
     screen = console()
     screen.print(title(f"Sweep of {HEADINGS[sweep.what]}", REMARKS[sweep.what]))
     screen.print(sweep_table(sweep))
-    screen.print(Text(_legend(sweep), style=QUIET))
+    screen.print(keep_together(Text(_legend(sweep), style=QUIET)))
 
 
-def sweep_table(sweep: Sweep) -> Table:
-    """One row a point, at most 100 columns wide."""
-    run = any(point.days is not None for point in sweep.points)
-    priced = any(point.cost_usd is not None for point in sweep.points)
-    names = ["", HEADINGS[sweep.what]]
-    names += ["cluster"] if sweep.what == "chips" else []
-    names += ["step", "MFU", "", "bound"]
-    names += ["days"] if run else []
-    names += ["USD"] if priced else []
-    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style=QUIET)
-    for name in names:
-        table.add_column(name, justify="left" if name in LEFT else "right", no_wrap=True)
-    table.add_column("layout", overflow="fold", ratio=1)
-    best = max((point.mfu or 0.0 for point in sweep.points), default=0.0)
-    for point in sweep.points:
-        cells = _cells(sweep, point, best)
-        table.add_row(*(cells[name] for name in _keys(sweep, run=run, priced=priced)))
-    return table
+def sweep_table(sweep: Sweep) -> Grid:
+    """One row a point, as wide as the terminal at most."""
+    left_out = {
+        "cluster": sweep.what != "chips",
+        "rate": sweep.what != "seq",
+        "days": all(point.days is None for point in sweep.points),
+        "USD": all(point.cost_usd is None for point in sweep.points),
+    }
+    columns = [each for each in COLUMNS if not left_out.get(each.name)]
+    best = max((utilization(sweep, point) or 0.0 for point in sweep.points), default=0.0)
+    rows = [_cells(sweep, point, best) for point in sweep.points]
+    headings = {"mark": "", "bar": "", "value": HEADINGS[sweep.what], "rate": "tok/s a chip"}
+    if sweep.what == "seq":
+        headings["MFU"] = "MFU causal"
+    return shown(columns, rows, headings=headings)
 
 
-def _keys(sweep: Sweep, *, run: bool, priced: bool) -> list[str]:
-    keys = ["mark", "value"]
-    keys += ["cluster"] if sweep.what == "chips" else []
-    keys += ["step", "mfu", "bar", "bound"]
-    keys += ["days"] if run else []
-    keys += ["usd"] if priced else []
-    return [*keys, "layout"]
+def utilization(sweep: Sweep, point: SweepPoint) -> float | None:
+    """The MFU that points can be compared by: over sequence lengths attention's work counts too."""
+    return point.mfu_causal if sweep.what == "seq" else point.mfu
 
 
 def _cells(sweep: Sweep, point: SweepPoint, best: float) -> dict[str, str | Text]:
@@ -61,19 +68,22 @@ def _cells(sweep: Sweep, point: SweepPoint, best: float) -> dict[str, str | Text
         "value": f"{point.value:,}",
         "cluster": point.cluster.name,
     }
-    if point.choice is None or point.mfu is None:
-        blank = dict.fromkeys(("step", "mfu", "days", "usd", "bound"), NOTHING)
-        return {**cells, **blank, "bar": "", "layout": Text(f"{point.why_not}", style=BAD)}
+    mfu = utilization(sweep, point)
+    if point.choice is None or mfu is None:
+        blank = dict.fromkeys(("step", "rate", "MFU", "days", "USD", "bound"), NOTHING)
+        why_not = f"does not fit: {point.why_not}"
+        return {**cells, **blank, "bar": "", "layout": Text(why_not, style=BAD)}
     idle = f" on {point.cluster.chips:,} chips" if sweep.what != "chips" and _fewer(sweep) else ""
     return {
         **cells,
         "step": format_seconds(point.choice.seconds),
-        "mfu": f"{point.mfu:.1%}",
-        "bar": Text(bar(point.mfu / best, BAR_WIDTH), style="cyan"),
-        "bound": point.bound or "",
+        "rate": f"{point.tokens_per_second_per_chip or 0:,.0f}",
+        "MFU": f"{mfu:.1%}",
+        "bar": Text(bar(mfu / best, BAR_WIDTH), style="cyan"),
+        "bound": SHORT_BOUNDS[point.bound] if point.bound else "",
         "days": NOTHING if point.days is None else short_days(point.days),
-        "usd": NOTHING if point.cost_usd is None else format_si(point.cost_usd),
-        "layout": f"{point.choice.layout}{idle}, remat {point.choice.remat.value}",
+        "USD": NOTHING if point.cost_usd is None else format_si(point.cost_usd),
+        "layout": f"{layout_text(point.choice.layout)}{idle}, remat {point.choice.remat.value}",
     }
 
 
@@ -97,4 +107,19 @@ def _legend(sweep: Sweep) -> str:
         if sweep.full
         else "each point searched from its neighbour's layout, not in full"
     )
-    return f"-> what was asked; MFU: 6N, predicted; {how}"
+    convention = "every matmul, causal" if sweep.what == "seq" else "6N"
+    return f"-> what was asked; MFU: {convention}, predicted; {how}{_ends(sweep)}"
+
+
+def _ends(sweep: Sweep) -> str:
+    """Why the sweep goes no further, where that is not the number of its points."""
+    longest = sweep.architecture.context_length
+    if sweep.what != "seq" or longest is None:
+        return ""
+    last, first = sweep.points[-1].value, sweep.points[0].value
+    ends = []
+    if first // 2 < SHORTEST_SEQUENCE:
+        ends.append(f"none shorter than {SHORTEST_SEQUENCE:,} tokens")
+    if 2 * last > longest:
+        ends.append(f"the model's context ends at {longest:,} tokens")
+    return f"; {'; '.join(ends)}" if ends else ""

@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterable, Sequence
 from rich.table import Table
 
 from muster.report.terminal import QUIET, console, title
-from muster.report.validation_table import counted, skipped_table
+from muster.report.validation_table import skipped_table
+from muster.report.words import counted
 from muster.sharding.mesh import Layout
 from muster.validation.ranks import LARGE_GAP, NEAR, Rank, Unranked
 

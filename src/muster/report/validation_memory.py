@@ -3,14 +3,27 @@
 from collections.abc import Iterable
 
 from rich.table import Table
+from rich.text import Text
 
+from muster.report.columns import Column, shown
 from muster.report.terminal import QUIET, console, title
-from muster.report.validation_table import counted, errors_table, skipped_table
+from muster.report.validation_table import errors_table, skipped_table
+from muster.report.words import counted
 from muster.validation.memory import GB, GOAL, TERMS, MemoryScore, MemoryScores, RanScore
 from muster.validation.score import ErrorLine, errors_by, errors_of
 
 MOST_WORST = 12
 SHORT = {"gradients": "grads", "optimizer": "optim.", "activations": "activ.", "workspace": "work"}
+RARELY_LARGE = (
+    "workspace",
+    "logits",
+    "reserve",
+    "gathered",
+    "optimizer",
+    "gradients",
+    "params",
+    "activations",
+)
 
 
 def print_memory(scores: MemoryScores) -> None:
@@ -59,23 +72,25 @@ def _source(score: MemoryScore | RanScore) -> str:
 
 
 def _terms_table(groups: Iterable[MemoryScore]) -> Table:
-    table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, header_style=QUIET)
-    table.add_column("error", justify="right", no_wrap=True)
-    table.add_column("measured", justify="right", no_wrap=True)
-    table.add_column("predicted", justify="right", no_wrap=True)
-    table.add_column("first row", no_wrap=True)
-    for term in TERMS:
-        table.add_column(SHORT.get(term, term), justify="right", no_wrap=True, style=QUIET)
+    numbers = [Column(name) for name in ("error", "measured", "predicted")]
+    first = Column("first row", left=True)
+    # Of a narrow terminal the smallest terms go first.
+    order = sorted(TERMS, key=RARELY_LARGE.index)
+    terms = [Column(term, rank=order.index(term) + 1) for term in TERMS]
+    rows = []
     for each in groups:
         left_out = {"reserve"} if each.measure == "allocated" else set()
-        table.add_row(
-            f"{each.error:+.0%}",
-            f"{each.measured_bytes / GB:.1f}",
-            f"{each.predicted_bytes / GB:.1f}",
-            each.setup.id,
-            *(_gb(getattr(each.memory, term), term in left_out) for term in TERMS),
-        )
-    return table
+        row: dict[str, str | Text] = {
+            "error": f"{each.error:+.0%}",
+            "measured": f"{each.measured_bytes / GB:.1f}",
+            "predicted": f"{each.predicted_bytes / GB:.1f}",
+            "first row": each.setup.id,
+        }
+        for term in TERMS:
+            cell = _gb(getattr(each.memory, term), term in left_out)
+            row[term] = Text(cell, style=QUIET)
+        rows.append(row)
+    return shown([*numbers, first, *terms], rows, headings=SHORT, gap=1)
 
 
 def _gb(size: float, left_out: bool) -> str:

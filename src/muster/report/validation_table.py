@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from rich.table import Table
 
 from muster.report.terminal import QUIET, console, title
+from muster.report.words import counted
 from muster.validation.score import (
     ErrorLine,
     GroupScore,
@@ -82,7 +83,7 @@ def _cells(line: ErrorLine) -> tuple[str, ...]:
 def errors_table(parts: Iterable[Section], heading: str) -> Table:
     """Errors, one line a part of the set-ups."""
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style=QUIET)
-    table.add_column(heading, min_width=34, max_width=40)
+    table.add_column(heading, min_width=20, max_width=40)
     for name in ("set-ups", "rows", "median", "mean", "bias", "worst"):
         table.add_column(name, justify="right", no_wrap=True)
     for name, lines in parts:
@@ -111,15 +112,6 @@ def _worst_table(groups: Iterable[GroupScore]) -> Table:
             each.reason,
         )
     return table
-
-
-def counted(number: int, noun: str) -> str:
-    """A number with its noun.
-
-    >>> counted(1, "row"), counted(2, "row")
-    ('1 row', '2 rows')
-    """
-    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def skipped_table(reasons: Iterable[str]) -> Table:

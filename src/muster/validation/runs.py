@@ -77,7 +77,7 @@ class Run:
     peak_tflops_used: float | None = None
     params_billion_recomputed: float | None = None
     active_params_billion: float | None = None
-    gflop_per_token_6N: float | None = None  # noqa: N815
+    gflop_per_token_6N: float | None = None
     gflop_per_token_causal: float | None = None
     gflop_per_token_noncausal: float | None = None
     tokens_per_s_per_chip_recomputed: float | None = None
