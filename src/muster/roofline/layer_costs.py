@@ -32,6 +32,7 @@ from muster.roofline.remat import (
     input_size,
     layer_weights,
     output_size,
+    part_of,
     result_is_read,
 )
 from muster.roofline.remat_policy import RematPolicy
@@ -290,20 +291,6 @@ def _matmuls(weights: list[Weight], layer: Layer) -> tuple[Matmul, ...]:
             )
         )
     return tuple(found)
-
-
-def part_of(weight: Weight) -> str:
-    """The part of a layer (`remat_policy.PARTS`) that a matmul belongs to."""
-    last = weight.name.rsplit(".", 1)[-1]
-    if weight.component in {"mlp", "experts"}:
-        return {"gate": "gate", "down": "down", "latent_out": "down"}.get(last, "up")
-    if weight.component == "extra":
-        return "up"
-    if weight.dims[-1] == "d_model":
-        return "out"
-    if last.startswith("query") or last == "gate":
-        return "query"
-    return "value" if last == "value" else "key"
 
 
 def _split_ways(weight: Weight) -> int:

@@ -28,7 +28,6 @@ import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Literal
 
 from muster.errors import UnknownName
 from muster.models.architecture import (
@@ -93,6 +92,7 @@ class SavedTensor:
     """A tensor that one layer keeps for the backward pass.
 
     Attributes:
+        part: what gives it: of `remat_policy.PARTS`, `input` or `elementwise`.
         elements: numbers per token.
         bytes_per_element: 2 for bf16, 4 for float32.
         most_tensor_ways: over how many tensor-parallel chips its last dim can split; None where it
@@ -100,6 +100,7 @@ class SavedTensor:
     """
 
     name: str
+    part: str
     elements: int
     bytes_per_element: int = 2
     most_tensor_ways: int | None = None
@@ -121,36 +122,13 @@ def layer_weights(architecture: Architecture, layer: Layer) -> tuple[Weight, ...
     return weights.layer_weights(architecture.d_model, layer)
 
 
-def saved_tensors(
-    architecture: Architecture, layer: Layer, policy: Remat, *, activation_bytes: int = 2
-) -> tuple[SavedTensor, ...]:
-    """Every tensor that `layer` keeps per token under `policy`, wherever it is kept.
+def saved_tensors(architecture: Architecture, layer: Layer) -> tuple[SavedTensor, ...]:
+    """Every tensor per token that the backward pass of `layer` reads, wherever it is kept.
 
-    A norm counts one D-vector under `none`: its output where it stands before a block, its input
-    where it stands after one.
+    A policy keeps those of some parts (`RematPolicy.keeps`). A norm counts one D-vector: its output
+    where it stands before a block, its input, by the block's name, where it stands after one.
     """
-    kept = {
-        Remat.NONE: _everything,
-        Remat.MINIMAL: _matmul_outputs,
-        Remat.OFFLOAD: _matmul_outputs,
-        Remat.OUTPUTS: _block_outputs,
-        Remat.FULL: _layer_input,
-    }[policy]
-    return tuple(
-        tensor
-        if tensor.bytes_per_element == 4
-        else replace(tensor, bytes_per_element=activation_bytes)
-        for tensor in kept(architecture, layer)
-        if tensor.elements
-    )
-
-
-def saved_bytes_per_token(
-    architecture: Architecture, layer: Layer, policy: Remat, *, activation_bytes: int = 2
-) -> int:
-    """Bytes that one layer keeps per token: the sum over `saved_tensors`."""
-    saved = saved_tensors(architecture, layer, policy, activation_bytes=activation_bytes)
-    return sum(tensor.bytes_per_token for tensor in saved)
+    return tuple(tensor for tensor in _tensors(architecture.d_model, layer) if tensor.elements)
 
 
 def rerun_matmuls(
@@ -176,6 +154,20 @@ def rerun_matmuls(
             w.name for w in matmuls if _ends_a_block(w) and not result_is_read(w, layer, policy)
         }
     return frozenset(rerun | ({MIXING} if layer.mixer else set()))
+
+
+def part_of(weight: Weight) -> str:
+    """The part of a layer (`remat_policy.PARTS`) that a matmul belongs to."""
+    last = weight.name.rsplit(".", 1)[-1]
+    if weight.component in {"mlp", "experts"}:
+        return {"gate": "gate", "down": "down", "latent_out": "down"}.get(last, "up")
+    if weight.component == "extra":
+        return "up"
+    if weight.dims[-1] == "d_model":
+        return "out"
+    if last.startswith("query") or last == "gate":
+        return "query"
+    return "value" if last == "value" else "key"
 
 
 def output_size(weight: Weight) -> int:
@@ -221,70 +213,61 @@ def _norms_after_blocks(layer: Layer) -> bool:
     return len(layer.norms) > 2
 
 
-def _vector(name: str, size: int) -> SavedTensor:
-    return SavedTensor(name=name, elements=size)
+def _vector(name: str, part: str, size: int) -> SavedTensor:
+    return SavedTensor(name=name, part=part, elements=size)
 
 
-def _split(name: str, size: int, ways: int) -> SavedTensor:
-    return SavedTensor(name=name, elements=size, most_tensor_ways=ways)
+def _split(name: str, part: str, size: int, ways: int) -> SavedTensor:
+    return SavedTensor(name=name, part=part, elements=size, most_tensor_ways=ways)
 
 
-def _layer_input(architecture: Architecture, layer: Layer) -> Iterator[SavedTensor]:
-    del layer
-    yield _vector("layer input", architecture.d_model)
-
-
-def _block_outputs(architecture: Architecture, layer: Layer) -> Iterator[SavedTensor]:
-    yield from _layer_input(architecture, layer)
-    if _two_steps(layer):
-        yield _vector("attention output", architecture.d_model)
-
-
-def _matmul_outputs(architecture: Architecture, layer: Layer) -> Iterator[SavedTensor]:
-    yield from _block_outputs(architecture, layer)
-    yield from _mixer_tensors(architecture, layer)
-    if layer.mlp is not None:
-        yield from _mlp_tensors(architecture.d_model, layer.mlp)
-        if _norms_after_blocks(layer):
-            yield _vector("mlp output", architecture.d_model)
-    for weight in layer_weights(architecture, layer):
+def _tensors(D: int, layer: Layer) -> Iterator[SavedTensor]:
+    mixer, mlp, weights_ = layer.mixer, layer.mlp, weights.layer_weights(D, layer)
+    yield _vector("layer input", "input", D)
+    yield from _between_blocks(D, layer)
+    yield from _mixer_tensors(mixer, weights_)
+    yield from _mixer_elementwise(D, mixer)
+    if mlp is not None:
+        yield from _mlp_tensors(D, mlp)
+        yield from _mlp_elementwise(D, mlp)
+    for weight in weights_:
         if weight.component == "extra" and weight.role == "matmul":
-            yield _vector(weight.name.removeprefix("layers."), output_size(weight))
+            name = weight.name.removeprefix("layers.")
+            yield _vector(name, part_of(weight), output_size(weight))
 
 
-def _everything(architecture: Architecture, layer: Layer) -> Iterator[SavedTensor]:
-    D = architecture.d_model
-    tensors = tuple(_matmul_outputs(architecture, layer))
-    after = 0
+def _between_blocks(D: int, layer: Layer) -> Iterator[SavedTensor]:
+    """D-vectors that blocks give and norms take or give."""
+    outputs = [_vector("attention output", "out", D)] if _two_steps(layer) else []
+    norms = len(layer.norms)
     if _norms_after_blocks(layer):
-        # Norms after blocks read what the blocks give, which is counted by its own name.
-        after = sum(tensor.name in {"attention output", "mlp output"} for tensor in tensors)
-        if _two_steps(layer):
-            yield _vector("residual after attention", D)
-    for index in range(len(layer.norms) - after):
-        yield _vector(f"norm {index}", D)
-    yield from tensors
-    yield from _mixer_elementwise(D, layer.mixer)
-    if layer.mlp is not None:
-        yield from _mlp_elementwise(D, layer.mlp)
+        if outputs:
+            yield _vector("residual after attention", "elementwise", D)
+        if layer.mlp is not None:
+            outputs.append(_vector("mlp output", "down", D))
+        norms -= len(outputs)
+    yield from outputs
+    for index in range(norms):
+        yield _vector(f"norm {index}", "elementwise", D)
 
 
 def _mixer_elementwise(D: int, mixer: Mixer | None) -> Iterator[SavedTensor]:
     """What stands between a mixer's matmuls."""
+    part = "elementwise"
     if isinstance(mixer, Attention):
         N, K, H = mixer.num_heads, mixer.num_kv_heads, mixer.head_dim
         if mixer.qk_norm:
-            yield _split("normed query", N * H, N)
-            yield _split("normed key", K * H if mixer.own_kv else 0, K)
+            yield _split("normed query", part, N * H, N)
+            yield _split("normed key", part, K * H if mixer.own_kv else 0, K)
         if mixer.output_gate:
-            yield _split("gated context", N * H, N)
+            yield _split("gated context", part, N * H, N)
     elif isinstance(mixer, LatentAttention):
-        yield _vector("normed query latent", mixer.q_lora_rank or 0)
-        yield _vector("normed kv latent", mixer.kv_lora_rank)
-        yield _split("key", mixer.num_heads * mixer.scores_head_dim, mixer.num_heads)
+        yield _vector("normed query latent", part, mixer.q_lora_rank or 0)
+        yield _vector("normed kv latent", part, mixer.kv_lora_rank)
+        yield _split("key", part, mixer.num_heads * mixer.scores_head_dim, mixer.num_heads)
     elif mixer is not None:
         channels = D if isinstance(mixer, ShortConv) else mixer.conv_channels
-        yield _split("convolved", channels, channels)
+        yield _split("convolved", part, channels, channels)
 
 
 def _mlp_elementwise(D: int, mlp: Mlp | Experts) -> Iterator[SavedTensor]:
@@ -293,52 +276,54 @@ def _mlp_elementwise(D: int, mlp: Mlp | Experts) -> Iterator[SavedTensor]:
         yield from _activations("mlp", mlp.d_ff, mlp.d_ff, gated=mlp.gated)
         return
     k = mlp.experts_per_token
-    yield _vector("dispatched tokens", k * (mlp.latent or D))
+    yield _vector("dispatched tokens", "elementwise", k * (mlp.latent or D))
     yield from _activations("expert", k * mlp.d_ff, mlp.d_ff, gated=mlp.gated)
     if mlp.shared:
         yield from _activations("shared", mlp.shared.d_ff, mlp.shared.d_ff, gated=mlp.shared.gated)
 
 
-def _mixer_tensors(architecture: Architecture, layer: Layer) -> Iterator[SavedTensor]:
+def _mixer_tensors(mixer: Mixer | None, weights_: Iterable[Weight]) -> Iterator[SavedTensor]:
     """What the mixer's matmuls give, and what its last projection takes."""
-    for weight in layer_weights(architecture, layer):
+    for weight in weights_:
         if weight.component in OUTSIDE_THE_MIXER or weight.role != "matmul":
             continue
         last = _ends_a_block(weight)
         name = "context" if last else weight.name.split(".", 2)[-1]
+        part = MIXING if last else part_of(weight)
         size = input_size(weight) if last else output_size(weight)
         split_dim = 0 if last else 1
         if weight.dims[split_dim] in SPLIT_BY_TENSOR:
-            yield _split(name, size, weight.shape[split_dim])
+            yield _split(name, part, size, weight.shape[split_dim])
         else:
-            yield _vector(name, size)
-    if isinstance(layer.mixer, Attention | LatentAttention):
-        N = layer.mixer.num_heads
-        yield replace(_split("context log-sum-exp", N, N), bytes_per_element=4)
+            yield _vector(name, part, size)
+    if isinstance(mixer, Attention | LatentAttention):
+        N = mixer.num_heads
+        yield replace(_split("context log-sum-exp", MIXING, N, N), bytes_per_element=4)
 
 
 def _mlp_tensors(D: int, mlp: Mlp | Experts) -> Iterator[SavedTensor]:
+    """What the MLP's matmuls give; with `up` computed again, experts run again to their end."""
     if isinstance(mlp, Mlp):
         yield from _up("mlp", mlp.d_ff, mlp.d_ff, gated=mlp.gated)
         return
     k = mlp.experts_per_token
-    yield SavedTensor(name="router logits", elements=mlp.num_experts, bytes_per_element=4)
+    yield replace(_vector("router logits", "up", mlp.num_experts), bytes_per_element=4)
     yield from _up("expert", k * mlp.d_ff, mlp.d_ff, gated=mlp.gated)
-    yield _vector("expert outputs", k * (mlp.latent or D))
-    yield _vector("expert input latent", mlp.latent or 0)
+    yield _vector("expert outputs", "up", k * (mlp.latent or D))
+    yield _vector("expert input latent", "up", mlp.latent or 0)
     if mlp.shared:
         yield from _up("shared", mlp.shared.d_ff, mlp.shared.d_ff, gated=mlp.shared.gated)
     if mlp.shared_gate:
-        yield _vector("shared output", D)
-        yield _vector("shared gate", 1)
+        yield _vector("shared output", "down", D)
+        yield _vector("shared gate", "up", 1)
 
 
 def _up(prefix: str, size: int, ways: int, *, gated: bool) -> Iterable[SavedTensor]:
-    parts: tuple[Literal["gate", "up"], ...] = ("gate", "up") if gated else ("up",)
-    return (_split(f"{prefix} {part}", size, ways) for part in parts)
+    parts = ("gate", "up") if gated else ("up",)
+    return (_split(f"{prefix} {part}", part, size, ways) for part in parts)
 
 
 def _activations(prefix: str, size: int, ways: int, *, gated: bool) -> Iterable[SavedTensor]:
     """The activation function's value, and for a gated MLP its product with `up`."""
-    parts = ("activation", "product") if gated else ("activation",)
-    return (_split(f"{prefix} {part}", size, ways) for part in parts)
+    names = ("activation", "product") if gated else ("activation",)
+    return (_split(f"{prefix} {name}", "elementwise", size, ways) for name in names)

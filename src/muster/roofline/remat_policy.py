@@ -41,10 +41,13 @@ class RematPolicy:
     layers_share: float = 1.0
 
     def keeps(self, part: str) -> bool:
-        """Whether a part's result is kept, on the chip or on the host.
+        """Whether what a part gives is kept, on the chip or on the host.
 
+        Parts are those of a `SavedTensor`, so `input` and `elementwise` too.
         `down` is never kept where the MLP runs again: it runs to its end, or nothing reads it.
         """
+        if part == "elementwise":
+            return not self.elementwise
         return part not in self.rerun and not (part == "down" and self.runs_to_its_end)
 
     @property

@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from muster.models.architecture import Attention, LatentAttention, Layer
 from muster.roofline.memory import MOMENTS, dtype_bytes
 from muster.roofline.pipeline import stage_layers
-from muster.roofline.remat import Remat, SavedTensor, saved_tensors
+from muster.roofline.remat import MIXING, SavedTensor, saved_tensors
 from muster.roofline.remat_policy import RematPolicy
 from muster.roofline.step_time import StepModel
 from muster.sharding.mesh import Layout
@@ -38,20 +38,6 @@ GPU_RUNTIME_BYTES = 3e9
 GPU_FRAGMENTATION = 0.06
 SCORE_BYTES = 5  # an unfused softmax keeps probabilities, a mask and what dropout leaves: 2 + 1 + 2
 LAYERS_GATHERED = 2
-ELEMENTWISE = {"norm", "normed", "residual", "dispatched", "convolved", "gated"}
-PART_OF = {
-    "layer input": "input",
-    "attention output": "out",
-    "context": "mixing",
-    "context log-sum-exp": "mixing",
-    "value": "value",
-    "mlp output": "down",
-    "expert outputs": "up",  # with `up` computed again, the experts run again to their end
-    "shared output": "down",
-    "router logits": "up",
-    "expert input latent": "up",
-    "shared gate": "up",
-}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -181,13 +167,13 @@ def _count_kept(model: StepModel, remat: RematPolicy, tensor: int) -> tuple[floa
     share = remat.layers_share
     for layer, copies in model.architecture.layer_groups:
         everything = on_chip = waiting = 0.0
-        for tensor_, part in _tensors(model, layer):
-            ways = tensor_.tensor_ways(tensor, sequence_sharded=model.software.sequence_sharded)
-            each = tensor_.bytes_per_token / ways
+        for saved in _tensors(model, layer):
+            ways = saved.tensor_ways(tensor, sequence_sharded=model.software.sequence_sharded)
+            each = saved.bytes_per_token / ways
             everything += each
-            if not _is_kept(part, remat):
+            if not remat.keeps(saved.part):
                 continue
-            if part in remat.offloaded:
+            if saved.part in remat.offloaded:
                 waiting += each
             else:
                 on_chip += each
@@ -197,47 +183,24 @@ def _count_kept(model: StepModel, remat: RematPolicy, tensor: int) -> tuple[floa
     return kept, again, host
 
 
-def _tensors(model: StepModel, layer: Layer) -> Iterator[tuple[SavedTensor, str]]:
-    """Every tensor that the backward pass of a layer reads, with the part that gives it.
+def _tensors(model: StepModel, layer: Layer) -> Iterator[SavedTensor]:
+    """Every tensor that the backward pass of a layer reads.
 
     A fused activation function computes its value again: only its inputs and the product are kept.
     """
     mlp_gated = getattr(layer.mlp, "gated", False)
-    for tensor in saved_tensors(model.architecture, layer, Remat.NONE):
+    for tensor in saved_tensors(model.architecture, layer):
         if not (mlp_gated and tensor.name.endswith("activation")):
-            yield tensor, _part(tensor.name, layer)
+            yield tensor
     if isinstance(layer.mixer, Attention | LatentAttention) and not model.kernel.fused:
         heads, T = layer.mixer.num_heads, model.workload.sequence_length
-        yield (
-            SavedTensor(
-                name="scores",
-                elements=heads * T,
-                bytes_per_element=SCORE_BYTES,
-                most_tensor_ways=heads,
-            ),
-            "mixing",
+        yield SavedTensor(
+            name="scores",
+            part=MIXING,
+            elements=heads * T,
+            bytes_per_element=SCORE_BYTES,
+            most_tensor_ways=heads,
         )
-
-
-def _part(name: str, layer: Layer) -> str:
-    """The part of a layer that gives a tensor: of `PARTS`, `input` or `elementwise`."""
-    if name in PART_OF:
-        return PART_OF[name]
-    words = name.split()
-    first, last = words[0], words[-1]
-    if first in ELEMENTWISE or last in {"activation", "product"}:
-        return "elementwise"
-    if first in {"mlp", "expert", "shared"}:
-        return last  # gate or up
-    if name == "key" and isinstance(layer.mixer, LatentAttention):
-        return "elementwise"
-    return "query" if first.startswith(("query", "gate")) else "key"
-
-
-def _is_kept(part: str, remat: RematPolicy) -> bool:
-    if part == "elementwise":
-        return not remat.elementwise
-    return remat.keeps(part)
 
 
 def microbatches_alive(stage: int, p: int, v: int, m: int) -> float:
