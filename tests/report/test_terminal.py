@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
@@ -127,7 +128,7 @@ def test_an_expected_error_stands_beside_every_prediction() -> None:
     assert "measured set-ups on v5p" in measured
     assert "no bf16 run on" not in measured
     kin = printed(lambda: print_plan(plan_of("llama-3-8b", "v3:8x8", "1M")))
-    assert "expected error       unknown  no bf16 run on v3 was measured; on v4" in kin
+    assert re.search(r"expected error +unknown  no bf16 run on v3 was measured; on v4", kin)
     assert "! no bf16 run on v3 was measured" in kin
     assert "! the efficiencies of b200 rest on one source" in printed(
         lambda: print_plan(plan_of("llama-3-8b", "b200:16", "1M"))
