@@ -11,7 +11,7 @@ import numpy as np
 from jax.experimental import multihost_utils
 from jax.sharding import NamedSharding
 
-from muster.training.attention.context import balanced_order
+from muster.training.attention import balanced_order
 from muster.training.batch import Batch
 from muster.training.data import DataConfig, Stream, open_stream
 from muster.training.partition import Partition

@@ -8,17 +8,17 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 import optax
+from jax.sharding import Mesh
 
 from muster.errors import BadInput
 from muster.models.architecture import Architecture
 from muster.models.numerics import numerics
 from muster.planner.plan_file import PlannedRun
 from muster.planner.trainable import training_obstacles
+from muster.roofline.remat import Remat
 from muster.roofline.workload import Workload
 from muster.sharding.mesh import Layout
-from muster.training.attention import blockwise, context
-from muster.training.attention.masking import Masking
-from muster.training.attention.on_mesh import on_mesh
+from muster.training.attention import Masking, attention_for
 from muster.training.batch import Batch
 from muster.training.experts import DROPLESS, Dispatch
 from muster.training.model import Attend, Model
@@ -67,51 +67,63 @@ def make_model(
     )
     if obstacle:
         raise BadInput(f"this plan cannot be trained here: {obstacle}")
-    mesh = make_mesh(layout, devices)
-    whole = workload.sequence_length % (layout.sequence * layout.tensor) == 0
-    place = Partition(mesh=mesh, layout=layout, sequence_parallel=whole)
-    return Model(
-        architecture=planned.architecture,
-        partition=place,
-        attend=_attend(planned.architecture, place),
-        compute_dtype=jnp.dtype(jax_dtype(workload.compute_dtype)),
+    return model_on(
+        planned.architecture,
+        layout,
+        workload.sequence_length,
+        compute_dtype=jax_dtype(workload.compute_dtype),
         remat=planned.remat,
         dispatch=dispatch,
+        devices=devices,
     )
 
 
-def _attend(architecture: Architecture, place: Partition) -> Attend:
-    """The attention of a layout: within a chip, or over the chips that share a sequence."""
-    ways, head_dim = place.layout.sequence, architecture.head_dim
-    assert head_dim is not None
-    on_chip = context.gathered(ways) if ways > 1 else blockwise.attend
-    attend, scale = on_mesh(on_chip, place.mesh), head_dim**-0.5
+def _attend(
+    architecture: Architecture, mesh: Mesh, sequence_length: int, dtype: jnp.dtype
+) -> Attend:
+    """The attention that suits the mesh's devices and the model's shapes."""
+    N, K, H = architecture.num_heads, architecture.num_kv_heads, architecture.head_dim
+    assert N is not None
+    assert K is not None
+    assert H is not None
+    chosen = attention_for(
+        mesh, sequence_length=sequence_length, query_heads=N, kv_heads=K, head_dim=H, dtype=dtype
+    )
 
     def mixed(
         q: jax.Array, k: jax.Array, v: jax.Array, batch: Batch, window: int | None
     ) -> jax.Array:
         mask = Masking(segments=batch.segments, window=window)
-        return attend(q, k, v, mask=mask, scale=scale)
+        return chosen.attend(q, k, v, mask=mask, scale=H**-0.5)
 
     return mixed
 
 
 def model_on(
-    architecture: Architecture, layout: Layout, sequence_length: int, *, compute_dtype: str
+    architecture: Architecture,
+    layout: Layout,
+    sequence_length: int,
+    *,
+    compute_dtype: str,
+    remat: Remat = Remat.NONE,
+    dispatch: Dispatch = DROPLESS,
+    devices: Sequence[jax.Device] | None = None,
 ) -> Model:
-    """A model in a layout on the devices that are there, for evaluation.
+    """A model in a layout on the devices that are there.
 
     Raises:
         BadInput: the model's arithmetic is not known here, or there are too few devices.
     """
     numerics(architecture)
+    mesh, dtype = make_mesh(layout, devices), jnp.dtype(compute_dtype)
     whole = sequence_length % (layout.sequence * layout.tensor) == 0
-    place = Partition(mesh=make_mesh(layout), layout=layout, sequence_parallel=whole)
     return Model(
         architecture=architecture,
-        partition=place,
-        attend=_attend(architecture, place),
-        compute_dtype=jnp.dtype(compute_dtype),
+        partition=Partition(mesh=mesh, layout=layout, sequence_parallel=whole),
+        attend=_attend(architecture, mesh, sequence_length, dtype),
+        compute_dtype=dtype,
+        remat=remat,
+        dispatch=dispatch,
     )
 
 
