@@ -144,8 +144,6 @@ def test_few_checkpoints_are_nearer_8_than_6(policy: Remat) -> None:
     for whole_layer in (False, True):
         count = training_flops(model, 4096, remat=policy, whole_layer=whole_layer)
         assert count.hardware_per_token / active_params(model) > 7
-    expected = book()["llama3-70b-days-on-fewest-chips"].expect["flops_per_param_per_token"]
-    assert policy.book_flops_per_parameter == expected
 
 
 def test_recurrences_say_what_is_left_out() -> None:

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Literal
 
 from muster.errors import BadInput
 from muster.hardware import Cluster, Switched
@@ -23,8 +22,6 @@ from muster.roofline.workload import Workload
 
 ALTERNATIVES = 5
 LEAST_MFU = 0.001
-
-type Resource = Literal["compute", "hbm", "fsdp", "tensor", "sequence", "expert", "data", "dcn"]
 
 
 def make_plan(

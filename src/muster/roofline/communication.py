@@ -192,11 +192,6 @@ class LayerTimes:
         return max(self.fsdp, self.tensor)
 
     @property
-    def communication_in_turn(self) -> float:
-        """One kind of traffic after the other: the sum."""
-        return self.fsdp + self.tensor
-
-    @property
     def compute_bound(self) -> bool:
         """Whether the math hides the communication."""
         return self.math >= self.communication
@@ -281,26 +276,6 @@ def gpu_tensor_bound(C: float, W_nvlink: float, widths: Widths) -> float:
     13
     """
     return tensor_bound(C / W_nvlink, widths)
-
-
-def most_whole_sequence_ways(B: int, T: int) -> int:
-    """Most chips for data parallelism where only whole sequences are split: B / T.
-
-    Part 6, "How to Shard LLaMA 3-70B for Training".
-
-    >>> most_whole_sequence_ways(4 * 1024**2, 4096)
-    1024
-    """
-    return B // T
-
-
-def even_sequence_ways(sequences: int, chips: int) -> int:
-    """Most ways that divide both the sequences and the chips: their greatest common divisor.
-
-    >>> even_sequence_ways(1024, 8960)
-    256
-    """
-    return math.gcd(sequences, chips)
 
 
 def _ring_share(ways: int | None) -> float:

@@ -62,15 +62,6 @@ class Remat(StrEnum):
         """Whether what is kept waits in the host's memory instead of the chip's."""
         return self is Remat.OFFLOAD
 
-    @property
-    def book_flops_per_parameter(self) -> int:
-        """FLOPs per parameter and token in the book's round numbers (Part 4): 6, or 8.
-
-        >>> Remat.MINIMAL.book_flops_per_parameter, Remat.FULL.book_flops_per_parameter
-        (6, 8)
-        """
-        return 8 if self in {Remat.OUTPUTS, Remat.FULL} else 6
-
 
 def parse_remat(name: str) -> Remat:
     """Find a policy by name.
