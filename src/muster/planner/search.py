@@ -192,6 +192,7 @@ class _Search:
         self.examined += 1
         step = model.step(sharded, policy)
         least = step.total - step.fsdp - step.data - step.host
+        least *= 1.0 + model.jitter(sharded)  # it is part of `host`
         return measure(self.minimize, sharded.chips_used, least) > self.least * self.within
 
     def _can_fit(self, model: StepModel, splits: Splits) -> bool:
