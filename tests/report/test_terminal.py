@@ -164,7 +164,7 @@ def test_whole_layers_run_again_on_gpus() -> None:
 
 def test_a_share_of_the_optimizer_is_said(capsys: pytest.CaptureFixture[str]) -> None:
     print_plan(plan_of("llama-3-8b", "h100:64", "1M"))
-    assert "also split over the 32 data ways" in capsys.readouterr().out
+    assert "also split over the replicas" in capsys.readouterr().out
 
 
 def test_the_cheapest_is_shown_with_what_it_costs(capsys: pytest.CaptureFixture[str]) -> None:

@@ -337,16 +337,56 @@ def test_reasons_of_skipped_rows(
 
 
 def test_rows_that_contradict_themselves_say_so(runs: dict[str, Run]) -> None:
-    changed = replace(
-        runs["tpu-recipes-003"],
-        global_batch_sequences=700,
-        measured_step_seconds=20.0,
-        params_billion=100.0,
-        params_billion_recomputed=None,
-    )
+    changed = replace(runs["tpu-recipes-003"], params_billion=100.0, params_billion_recomputed=None)
     setup = setup_of(changed)
     assert isinstance(setup, Setup)
-    assert len(setup.contradictions) == 3
+    assert len(setup.contradictions) == 1
+
+
+@pytest.mark.parametrize(
+    ("key", "changes", "says"),
+    [
+        ("tpu-recipes-003", {"global_batch_sequences": 7}, "is not the global batch 7"),
+        ("vtrain-042", {"grad_accum": 10**14}, "microbatches of"),
+        ("maxtext-001", {"virtual_pp": 10**6}, "virtual stages without a pipeline"),
+        ("vtrain-042", {"virtual_pp": 10**6}, "stages of 1000000 pieces"),
+        ("maxtext-001", {"topology": "8x8x8"}, "8x8x8"),
+        ("maxtext-001", {"measured_step_seconds": 1e-300}, "times the chips' peak"),
+        ("tpu-recipes-003", {"measured_step_seconds": 20.0}, "not 20 s"),
+    ],
+)
+def test_rows_that_cannot_be_are_not_scored(
+    runs: dict[str, Run], key: str, changes: dict[str, object], says: str
+) -> None:
+    skipped = setup_of(replace(runs[key], **changes))  # type: ignore[arg-type]
+    assert isinstance(skipped, Skipped)
+    assert skipped.reason.startswith("contradiction: ")
+    assert says in skipped.reason
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"topology": "axbxc"}, "topology 'axbxc' is not understood"),
+        ({"optimizer": "zorg"}, "optimizer 'zorg' is not understood"),
+    ],
+)
+def test_words_that_nobody_knows_are_not_guessed(
+    runs: dict[str, Run], changes: dict[str, object], says: str
+) -> None:
+    skipped = setup_of(replace(runs["maxtext-001"], **changes))  # type: ignore[arg-type]
+    assert isinstance(skipped, Skipped)
+    assert skipped.reason == says
+
+
+def test_narrow_first_moments_are_said(runs: dict[str, Run]) -> None:
+    rows = [run for run in runs.values() if "mu bf16" in run.optimizer]
+    assert len(rows) == 13
+    for run in rows:
+        setup = setup_of(run)
+        assert isinstance(setup, Setup)
+        assert any("first moments in bf16" in remark for remark in setup.remarks)
+    assert not any("moments" in remark for remark in read(runs, "maxtext-001").remarks)
 
 
 def test_flops_stand_in_for_missing_speed(runs: dict[str, Run]) -> None:

@@ -278,7 +278,7 @@ def _moments(plan: Plan) -> str:
     master = " and the f32 master" if plan.workload.master_copy else ""
     if not layout.shards_optimizer or layout.data == 1:
         return f"two moments{master}"
-    return f"two moments{master}, also split over the {layout.data} data ways (ZeRO-1)"
+    return f"two moments{master}, also split over the replicas (ZeRO-1)"
 
 
 def _in_flight(plan: Plan) -> str:

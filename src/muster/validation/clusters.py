@@ -99,6 +99,9 @@ def _tpu(chip: Chip, run: Run) -> tuple[Cluster, tuple[str, ...]] | str:
     chips, rest = divmod(run.n_chips or 0, slices)
     if rest:
         return f"{run.n_chips} chips do not divide into {slices} slices"
+    odd = _odd_topology(run.topology, chips, slices)
+    if odd:
+        return odd
     shape = _shape(rule, chips, run.topology)
     if shape is None:
         return f"no {chip.id} slice has {chips} chips"
@@ -119,6 +122,20 @@ def _slices(run: Run, pod_chips: int) -> tuple[int, tuple[str, ...]]:
         return in_text, ()
     pods = -(-(run.n_chips or 1) // pod_chips)
     return pods, (f"slices not stated: {pods}",)
+
+
+def _odd_topology(topology: str, chips: int, slices: int) -> str | None:
+    """Why a topology cannot be that of so many chips a slice; None where it can."""
+    if topology and not any(character.isdigit() for character in topology):
+        return f"topology {topology[:60]!r} is not understood"
+    shapes = [
+        tuple(map(int, text.split("x")))
+        for text in re.findall(r"(?<![\w.])\d{1,4}(?:x\d{1,4})+(?![\w.])", topology.lower())
+    ]
+    sizes = {math.prod(shape) for shape in shapes}
+    if sizes and not sizes & {chips, chips * slices}:
+        return f"contradiction: topology {topology[:60]!r}, but {chips} chips a slice"
+    return None
 
 
 def _shape(rule: SliceRule, chips: int, topology: str) -> Shape | None:

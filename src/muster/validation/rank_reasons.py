@@ -1,4 +1,7 @@
-"""Why a published layout is far from the search's best: stated rules, looked at in order."""
+"""Why a published layout is far from the search's best: stated rules, looked at in order.
+
+A rule that can say how much of the gain it explains is given only where that is half of it or more.
+"""
 
 from collections.abc import Iterator
 
@@ -6,7 +9,7 @@ from muster.planner.constraints import shard_obstacle
 from muster.planner.search import Choice
 from muster.roofline.remat import Remat
 from muster.validation.predict import software_of
-from muster.validation.ranks import NEAR, Rank
+from muster.validation.ranks import Rank
 from muster.validation.setup import Setup
 
 MODEL_AXES = ("stage", "sequence", "expert", "tensor")  # those that a software must be written for
@@ -17,6 +20,8 @@ WORDS = {
     "expert": "expert ways",
     "tensor": "tensor ways",
 }
+MOST = 0.5  # share of the gain that a reason explains
+NOT_EXPLAINED = "not explained"
 GB = 1e9
 
 
@@ -28,7 +33,7 @@ def rank_reasons(rank: Rank, used: set[str], family: int) -> Iterator[str]:
         yield f"nothing is predicted to fit; published takes {short}"
         return
     gain = rank.gain or 0.0
-    if gain > 0 and rank.measured_best > NEAR:
+    if gain > 0 and rank.measured_best >= MOST * gain:
         less = 1 - 1 / (1 + rank.measured_best)
         yield f"one of {family} layouts measured; the fastest took {less:.0%} less"
     if gain < 0 and not memory.fits:
@@ -42,7 +47,7 @@ def rank_reasons(rank: Rank, used: set[str], family: int) -> Iterator[str]:
     elif gain < 0 and not _is_policy(setup):
         yield f"remat {_remat_words(setup)!r} is none of the search's"
     yield from _of_software(rank, best, used)
-    yield _of_terms(rank, best)
+    yield from _of_terms(rank, best)
 
 
 def _of_rules(setup: Setup) -> Iterator[str]:
@@ -61,14 +66,18 @@ def _of_rules(setup: Setup) -> Iterator[str]:
 
 def _of_software(rank: Rank, best: Choice, used: set[str]) -> Iterator[str]:
     """What the best does that no run of the source did: perhaps what its software cannot."""
+    gain, familiar = rank.gain or 0.0, rank.familiar_gain
     new = [axis for axis in MODEL_AXES if getattr(best.layout, axis) > 1 and axis not in used]
-    words = [WORDS[axis] for axis in new]
-    if new and rank.familiar_gain is not None:
-        words[-1] += f" ({rank.familiar_gain:+.0%} without)"
-    if "stage" not in new and best.layout.virtual_stages > 1 and INTERLEAVED not in used:
-        words.append(INTERLEAVED)
-    if words:
-        yield f"no run of its source uses {' or '.join(words)}"
+    if new and gain > 0 and familiar is not None and gain - familiar >= MOST * gain:
+        words = " or ".join(WORDS[axis] for axis in new)
+        yield f"no run of its source uses {words} ({familiar:+.0%} without)"
+    pieces = best.layout.virtual_stages
+    if "stage" in new or pieces == 1 or INTERLEAVED in used or gain <= 0:
+        return
+    # Without them the bubble would be so many times as long.
+    lost = (pieces - 1) * best.step.bubble
+    if lost >= MOST * (rank.published.total - best.seconds):
+        yield f"no run of its source uses {INTERLEAVED} ({lost:.3g} s of bubble without)"
 
 
 def _of_schedule(setup: Setup, tuned: Choice) -> str:
@@ -93,8 +102,17 @@ def _is_policy(setup: Setup) -> bool:
     return setup.remat.exact and _remat_words(setup).lower() in {each.value for each in Remat}
 
 
-def _of_terms(rank: Rank, best: Choice) -> str:
-    """The term that the best saves most of."""
+def _of_terms(rank: Rank, best: Choice) -> Iterator[str]:
+    """The term that the best saves most of, where that is most of what it saves."""
     ours, theirs = rank.published.terms, best.step.terms
-    term = max(ours, key=lambda name: abs(ours[name] - theirs[name]))
-    return f"most of it is {term}: {ours[term]:.3g} s, best {theirs[term]:.3g} s"
+    difference = rank.published.total - best.seconds
+    term = max(ours, key=lambda name: (ours[name] - theirs[name]) * (1 if difference > 0 else -1))
+    share = (ours[term] - theirs[term]) / difference if difference else 0.0
+    if share < MOST:
+        yield f"{NOT_EXPLAINED} by one term: {term} is {share:.0%} of it"
+        return
+    published = _remat_words(rank.setup)
+    why = ""
+    if term == "compute" and published != best.remat.value:
+        why = f" (remat {published}, best {best.remat.value})"
+    yield f"most of it is {term}: {ours[term]:.3g} s, best {theirs[term]:.3g} s{why}"

@@ -8,6 +8,7 @@ not hide the others. Columns that only check a prediction's ground (`_ONLY_CHECK
 import csv
 import io
 import math
+import stat
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 
@@ -133,19 +134,26 @@ def load_runs(path: Path | None = None) -> tuple[Run, ...]:
         BadInput: the file cannot be read, is no CSV table with a header, or lacks a column.
     """
     file = path or RUNS_FILE
+    where = str(path) if path else RUNS_FILE.name
+    if not where.strip() or where == ".":
+        raise BadInput("--runs names no file; write it like --runs runs.csv")
+    named = shorten(where)
     try:
+        # A pipe could wait for ever, and a device never end.
+        if not stat.S_ISREG(file.stat().st_mode):
+            raise BadInput(f"cannot read {named}: it is no regular file; name a CSV file")
         with file.open("rb") as stream:
             content = stream.read(MAX_FILE_BYTES + 1)
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else str(error)
-        raise BadInput(f"cannot read {file.name!r}: {reason or error}") from None
+        raise BadInput(f"cannot read {named}: {reason or error}") from None
     if len(content) > MAX_FILE_BYTES:
-        raise BadInput(f"{file.name!r} is larger than {MAX_FILE_BYTES // 1024**2} MiB")
+        raise BadInput(f"{named} is larger than {MAX_FILE_BYTES // 1024**2} MiB")
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise BadInput(f"{file.name!r} is not UTF-8 text (byte {error.start})") from None
-    return parse_runs(text, where=file.name)
+        raise BadInput(f"{named} is not UTF-8 text (byte {error.start})") from None
+    return parse_runs(text, where=where)
 
 
 def parse_runs(text: str, *, where: str) -> tuple[Run, ...]:
@@ -161,24 +169,26 @@ def parse_runs(text: str, *, where: str) -> tuple[Run, ...]:
                 runs.append(_run(header, cells, line))
             line = reader.line_num + 1
     except csv.Error as error:
-        raise BadInput(f"{where!r} line {reader.line_num}: not CSV: {error}") from None
+        raise BadInput(f"{shorten(where)} line {reader.line_num}: not CSV: {error}") from None
     if not runs:
-        raise BadInput(f"{where!r} has a header and no rows")
+        raise BadInput(f"{shorten(where)} has a header and no rows")
     return tuple(runs)
 
 
 def _check_header(header: list[str], where: str) -> None:
     if not header:
-        raise BadInput(f"{where!r} is empty; it needs a header with {', '.join(REQUIRED_COLUMNS)}")
+        raise BadInput(
+            f"{shorten(where)} is empty; it needs a header with {', '.join(REQUIRED_COLUMNS)}"
+        )
     missing = [name for name in REQUIRED_COLUMNS if name not in header]
     if missing:
-        raise BadInput(f"{where!r} line 1: no column {', '.join(missing)}")
+        raise BadInput(f"{shorten(where)} line 1: no column {', '.join(missing)}")
     twice = sorted({name for name in header if name in _KINDS and header.count(name) > 1})
     if twice:
-        raise BadInput(f"{where!r} line 1: column {', '.join(twice)} stands twice")
+        raise BadInput(f"{shorten(where)} line 1: column {', '.join(twice)} stands twice")
     if not any(name in header for name in MEASURED_COLUMNS):
         raise BadInput(
-            f"{where!r} line 1: no measurement; add one of {', '.join(MEASURED_COLUMNS)}"
+            f"{shorten(where)} line 1: no measurement; add one of {', '.join(MEASURED_COLUMNS)}"
         )
 
 

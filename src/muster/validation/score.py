@@ -55,7 +55,11 @@ class GroupScore:
 
     group: Group
     predicted_seconds: float
-    reason: str
+
+    @property
+    def reason(self) -> str:
+        """Why it is off, if that is known."""
+        return likely_reason(self.group, self.predicted_seconds)
 
     @property
     def setup(self) -> Setup:
@@ -131,7 +135,6 @@ def score_runs(runs: Iterable[Run], predict: Predictor, *, incomplete: bool = Fa
         GroupScore(
             group=group,
             predicted_seconds=geometric_mean(seconds[id(setup)] for setup in group.setups),
-            reason=likely_reason(group),
         )
         for group in groups
     )

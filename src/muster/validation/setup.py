@@ -1,9 +1,12 @@
 """From a row of text to everything that a prediction takes: model, cluster, workload, layout."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from muster.hardware import Cluster
 from muster.models.architecture import Architecture
+from muster.roofline.flops import six_n
+from muster.roofline.mfu import active_params
 from muster.roofline.workload import Workload
 from muster.sharding.mesh import Layout
 from muster.validation.clusters import read_cluster, read_power_watts
@@ -16,6 +19,8 @@ from muster.validation.texts import (
     AttentionKernel,
     Formats,
     Software,
+    knows_optimizer,
+    narrow_moments,
     read_attention,
     read_formats,
     read_optimizer_ways,
@@ -25,6 +30,8 @@ from muster.validation.texts import (
 
 PARAMS_TOLERANCE = 0.01
 MAX_SEQUENCE = 10**8
+FAR_APART = 1.1  # a step time and tokens/s that differ by more are not of one run
+OUTER_LAYERS = 2  # embedding and head, which some pipelines count as layers
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,7 +55,8 @@ class Setup:
         power_watts: a chip's power limit, where the hardware's name states one.
         step_seconds: measured.
         remarks: what was taken for granted.
-        contradictions: what in the row disagrees with itself.
+        contradictions: what in the row disagrees with itself, and changes no prediction.
+        impossible: what does change it, so that the row cannot be scored.
     """
 
     run: Run
@@ -67,6 +75,7 @@ class Setup:
     step_seconds: float
     remarks: tuple[str, ...] = ()
     contradictions: tuple[str, ...] = ()
+    impossible: tuple[str, ...] = ()
 
     @property
     def id(self) -> str:
@@ -117,7 +126,7 @@ def setup_of(run: Run, *, incomplete: bool = False) -> Setup | Skipped:
     split = read_split(run, cluster[0], software)
     if isinstance(split, str):
         return Skipped(run=run, reason=split)
-    setup = _assemble(run, model[0], cluster[0], split, software)
+    setup = _checked(_assemble(run, model[0], cluster[0], split, software))
     if isinstance(setup, str):
         return Skipped(run=run, reason=setup)
     return replace(setup, remarks=(*model[1], *cluster[1], *setup.remarks))
@@ -148,12 +157,20 @@ def _assemble(
     seconds = step_seconds(run, split.batch_sequences)
     if seconds is None:
         return "no step time, and nothing that it follows from"
+    if not knows_optimizer(run):
+        return f"optimizer {run.optimizer[:60]!r} is not understood"
     attention, attention_remark = read_attention(run)
     context = split.layout.sequence if split.layout.fsdp == 1 else 1
     data_ways = split.layout.slice * split.layout.data * split.layout.expert * context
     optimizer_ways, optimizer_remark = read_optimizer_ways(run, data_ways)
     remat_remark = "" if run.remat_policy else "remat not stated: none"
-    remarks = (*split.remarks, attention_remark, optimizer_remark, remat_remark)
+    remarks = (
+        *split.remarks,
+        attention_remark,
+        optimizer_remark,
+        narrow_moments(run),
+        remat_remark,
+    )
     workload = Workload(
         sequence_length=run.seq_len or 1,
         batch_sequences=split.batch_sequences,
@@ -181,15 +198,52 @@ def _assemble(
         power_watts=read_power_watts(run.hardware),
         step_seconds=seconds,
         remarks=tuple(remark for remark in remarks if remark),
-        contradictions=_contradictions(run, architecture, split),
+        contradictions=(*_contradictions(run, architecture), *_rates(run, split)),
+        impossible=split.contradictions,
     )
 
 
-def _contradictions(run: Run, architecture: Architecture, split: Split) -> tuple[str, ...]:
-    found = list(split.contradictions)
+def _checked(setup: Setup | str) -> Setup | str:
+    """The set-up, unless something in its row cannot be so."""
+    impossible = next(_impossible(setup), None) if isinstance(setup, Setup) else None
+    return f"contradiction: {impossible}" if impossible else setup
+
+
+def _impossible(setup: Setup) -> Iterator[str]:
+    """What of a row cannot be so, whatever its source meant: such a row is no measurement."""
+    run, layout, layers = setup.run, setup.layout, setup.architecture.num_layers
+    yield from setup.impossible
+    pieces = layout.virtual_stages
+    if pieces > 1 and layout.stage == 1:
+        yield f"{pieces} virtual stages without a pipeline"
+    if layout.stage * pieces > layers + OUTER_LAYERS:
+        yield f"{layout.stage} stages of {pieces} pieces for {layers} layers"
+    faster = _times_the_peak(setup)
+    if faster > 1:
+        yield f"a step of {setup.step_seconds:.3g} s would take {faster:.3g} times the chips' peak"
+    rate = run.measured_tokens_per_s_per_chip
+    if run.measured_step_seconds and rate and run.n_chips:
+        ratio = setup.workload.batch_tokens / (rate * run.n_chips * run.measured_step_seconds)
+        if not 1 / FAR_APART <= ratio <= FAR_APART:
+            yield contradiction(run, setup.workload.batch_sequences) or "step and tokens/s"
+
+
+def _times_the_peak(setup: Setup) -> float:
+    """The 6N FLOPs of the measured step over what the chips could do in their narrowest format."""
+    cluster = setup.cluster
+    flops = six_n(active_params(setup.architecture)).total * setup.workload.batch_tokens
+    peak = cluster.chips * max(cluster.chip.peak_flops.values())
+    return flops / (peak * setup.step_seconds)
+
+
+def _rates(run: Run, split: Split) -> tuple[str, ...]:
+    """How step time and tokens/s disagree."""
     disagreement = contradiction(run, split.batch_sequences)
-    if disagreement:
-        found.append(disagreement)
+    return (disagreement,) if disagreement else ()
+
+
+def _contradictions(run: Run, architecture: Architecture) -> tuple[str, ...]:
+    found = []
     counted = total_params(architecture) / 1e9
     stated = [each for each in (run.params_billion, run.params_billion_recomputed) if each]
     if stated and not any(abs(counted / each - 1) <= PARAMS_TOLERANCE for each in stated):

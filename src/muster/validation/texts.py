@@ -158,6 +158,25 @@ def read_sequence_parallel(run: Run, software: Software) -> bool:
     return True
 
 
+def narrow_moments(run: Run) -> str:
+    """A remark where the row keeps first moments in half precision; blank elsewhere.
+
+    >>> narrow_moments(Run(id="a", hardware="v7x", model="m", optimizer="adamw, mu bf16"))
+    'first moments in bf16: counted as float32, 2 bytes a parameter too many'
+    """
+    if re.search(r"\b(mu|first moments?)\b[^,;]*\b(bf16|bfloat16|fp16)\b", run.optimizer.lower()):
+        return "first moments in bf16: counted as float32, 2 bytes a parameter too many"
+    return ""
+
+
+_OPTIMIZERS = r"adam|lion|sgd|lamb|muon|shampoo|sophia|adafactor|zero|distributed|fsdp"
+
+
+def knows_optimizer(run: Run) -> bool:
+    """Whether the optimizer is one that there is; not to state it is allowed."""
+    return not run.optimizer or re.search(_OPTIMIZERS, run.optimizer.lower()) is not None
+
+
 def read_optimizer_ways(run: Run, data_ways: int) -> tuple[int, str]:
     """Over how many chips one replica's optimizer state is sharded, and a remark.
 
