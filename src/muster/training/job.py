@@ -97,7 +97,7 @@ def run_job(job: TrainingJob, watcher: Watcher) -> Outcome:
     planned = job.planned
     check_devices(planned)
     model = make_model(planned, dispatch=job.dispatch)
-    program = make_program(planned, model, job.optimizer, job.objective)
+    program = make_program(planned.workload, model, job.optimizer, job.objective)
     feed = Feed(job.data, planned.architecture.vocab_size, end_of_text(planned), model.partition)
     try:
         checkpoints = Checkpoints(

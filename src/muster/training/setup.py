@@ -156,24 +156,20 @@ class Program:
 
 
 def make_program(
-    planned: PlannedRun, model: Model, optimizer: OptimizerConfig, objective: Objective
+    workload: Workload, model: Model, optimizer: OptimizerConfig, objective: Objective
 ) -> Program:
-    """Lay out the state and the batch of a plan's step; nothing is allocated."""
-    workload, place = planned.workload, model.partition
-    update = make_optimizer(optimizer)
-    params = abstract_params(
-        planned.architecture, place, jnp.dtype(jax_dtype(workload.param_dtype))
-    )
+    """Lay out the state and the batch of a model's training step; nothing is allocated."""
+    place, update = model.partition, make_optimizer(optimizer)
+    params = abstract_params(model.architecture, place, jnp.dtype(jax_dtype(workload.param_dtype)))
     abstract = TrainState(
         step=jax.ShapeDtypeStruct((), jnp.int32),  # type: ignore[arg-type]
         params=params,  # type: ignore[arg-type]
         optimizer=jax.eval_shape(update.init, params),
     )
-    shardings = state_shardings(abstract, model)
     state = jax.tree.map(
         lambda leaf, sharding: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding),
         abstract,
-        shardings,
+        state_shardings(abstract, model),
     )
     return Program(
         model=model,
