@@ -10,7 +10,7 @@ import pytest
 
 from muster.errors import BadInput
 from muster.models.architecture import Architecture, Attention, Rope
-from muster.models.hf_config import architecture_from_config
+from muster.models.hf_config import architecture_from_config, parse_config
 from muster.models.registry import find_model
 from muster.roofline.flops import training_flops
 from muster.roofline.params import param_counts
@@ -230,3 +230,49 @@ def test_case_22_scaling_comes_from_the_config_not_the_name(name: str) -> None:
 
 def test_case_22_by_catalogue_name() -> None:
     assert rope(find_model("llama-3.3-70b")).factor == 8.0
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (b'{"hidden_size": 1, "hidden_size": 2}', "'hidden_size' stands there twice"),
+        (b'{"text_config": {"a": 1, "a": 1}}', "'a' stands there twice"),
+        (b"[1]", r"holds \[1\], not an object"),
+        (b"null", "holds null, not an object"),
+        (b"true", "holds true, not an object"),
+    ],
+)
+def test_a_file_that_says_two_things_or_none_is_refused(content: bytes, says: str) -> None:
+    with pytest.raises(BadInput, match=says):
+        parse_config(content, where="x")
+
+
+@pytest.mark.parametrize(
+    ("keys", "says"),
+    [
+        ({"model_type": ["llama"]}, r'model_type is \["llama"\]; it must be text'),
+        ({"model_type": None}, "has no model_type"),
+        ({"hidden_size": True}, "hidden_size is true; it must be a whole number"),
+        ({"tie_word_embeddings": {}}, r"tie_word_embeddings is \{\}; it must be true or false"),
+        ({"hidden_size": [None]}, r"hidden_size is \[null\]; it must be a whole number"),
+    ],
+)
+def test_values_are_shown_as_the_file_has_them(keys: dict[str, object], says: str) -> None:
+    with pytest.raises(BadInput, match=says):
+        changed("Llama-3-8B", **keys)
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [
+        ("llama-3-405b", "did you mean llama-3.1-405b"),
+        ("mixtral-8x22b", "did you mean mixtral-8x7b"),
+        ("mixtral", "did you mean mixtral-8x7b"),
+        ("gemma-2-27b", "did you mean gemma-2-2b, gemma-2-9b"),
+        ("qwen2.5-72b", "qwen2.5-32b"),
+    ],
+)
+def test_a_model_that_is_not_there_is_answered_with_the_nearest(typed: str, meant: str) -> None:
+    with pytest.raises(BadInput, match="Hub id") as refused:
+        find_model(typed)
+    assert meant in str(refused.value)

@@ -1,10 +1,13 @@
 """Predicted memory against what runs published."""
 
+import re
 import statistics
+from pathlib import Path
 
 import pytest
 
 from muster.validation.memory import GOAL, TERMS, MemoryScores, memory_rows, score_memory
+from muster.validation.overfull import NOT_EXPLAINED, overfull, why_overfull
 from muster.validation.runs import Run, parse_runs
 
 SOURCES = ("torchtitan", "bloom", "simumax")
@@ -72,3 +75,27 @@ def test_no_rows() -> None:
     scores = score_memory(none)
     assert scores.groups == ()
     assert memory_rows(scores)[0]["skipped"] == "hardware 'qpu9' is not in the catalogue"
+
+
+def test_those_that_do_not_fit_are_counted_once_by_why(scores: MemoryScores) -> None:
+    parts = overfull(scores.ran)
+    over = [each for each in scores.ran if each.filled > 1]
+    assert sum(map(len, parts.values())) == len(over) > 0
+    assert len(parts) > 3
+    for reason, those in parts.items():
+        assert all(why_overfull(each) == reason for each in those)
+    near = next(those for reason, those in parts.items() if reason.startswith("too much by no"))
+    assert all(1 < each.filled <= 1 + GOAL for each in near)
+    for reason, those in parts.items():
+        for each in those:
+            if reason.startswith("logits"):
+                assert each.memory.total - each.memory.logits <= each.memory.usable
+            if reason == NOT_EXPLAINED:
+                assert each.memory.total - each.memory.logits > each.memory.usable
+
+
+def test_the_documents_doubts_leave_the_counts_to_the_table() -> None:
+    doubts = Path("docs/validation.md").read_text("utf-8").partition("## Doubts")[2]
+    (line,) = [part for part in doubts.split("\n* ") if part.startswith("Runs predicted not to")]
+    assert "the table above" in line
+    assert not re.search(r"\d|half|most", line)

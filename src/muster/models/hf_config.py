@@ -9,6 +9,7 @@ import json
 import stat
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from muster.errors import BadInput, UnknownName, shorten
@@ -16,7 +17,7 @@ from muster.models.architecture import Architecture
 from muster.models.defaults import class_defaults
 from muster.models.families import BUILDERS, NESTED, REFUSED, SAME_CLASS
 from muster.models.families.multimodal import outer_flag, uncounted_parts
-from muster.models.reader import ConfigReader
+from muster.models.reader import ConfigReader, shown_json
 
 MAX_CONFIG_BYTES = 8 * 1024**2
 MOST_OF_A_PATH = 200
@@ -60,7 +61,8 @@ def printable(path: Path) -> str:
 def parse_config(content: bytes, *, where: str) -> dict[str, object]:
     """Parse the bytes of a config as one JSON object."""
     try:
-        config = json.loads(content.decode("utf-8-sig"))
+        text = content.decode("utf-8-sig")
+        config = json.loads(text, object_pairs_hook=partial(_object, where=where))
     except UnicodeDecodeError:
         raise BadInput(f"{where} is not UTF-8 text; a config.json is") from None
     except json.JSONDecodeError as error:
@@ -72,8 +74,18 @@ def parse_config(content: bytes, *, where: str) -> dict[str, object]:
             f"{where} is not usable JSON: nested too deep or a number too long"
         ) from None
     if not isinstance(config, dict):
-        raise BadInput(f"{where} holds a JSON {type(config).__name__}, not an object")
+        raise BadInput(f"{where} holds {shown_json(config)}, not an object")
     return config
+
+
+def _object(pairs: list[tuple[str, object]], *, where: str) -> dict[str, object]:
+    """An object of JSON whose keys stand there once: of two values neither is to be preferred."""
+    found: dict[str, object] = {}
+    for key, value in pairs:
+        if key in found:
+            raise BadInput(f"{where}: {shorten(key)} stands there twice; leave one of the two")
+        found[key] = value
+    return found
 
 
 def architecture_from_config(config: Mapping[str, object], *, name: str) -> Architecture:
@@ -87,7 +99,9 @@ def architecture_from_config(config: Mapping[str, object], *, name: str) -> Arch
         BadInput: a key is missing or wrong, or the family is one that cannot be counted exactly.
     """
     model_type = config.get("model_type")
-    if not isinstance(model_type, str):
+    if model_type is not None and not isinstance(model_type, str):
+        raise BadInput(f"{name}: model_type is {shown_json(model_type)}; it must be text")
+    if model_type is None:
         raise BadInput(f"{name}: the config has no model_type; it says which model class it is for")
     if model_type in REFUSED:
         raise BadInput(f"{name}: {model_type} models are not supported: {REFUSED[model_type]}")
@@ -128,6 +142,6 @@ def _text_part(
     if inner is None:
         inner = {}
     if not isinstance(inner, Mapping):
-        raise BadInput(f"{name}: {key} is {shorten(inner)}; it must be an object")
+        raise BadInput(f"{name}: {key} is {shown_json(inner)}; it must be an object")
     named = inner.get("model_type", inner_type)
     return inner, named if isinstance(named, str) else inner_type

@@ -4,14 +4,27 @@ Hugging Face's sense of a missing key: *absent* takes the model class's own defa
 value of its own (often "derive it"). The two differ, so the reader never confuses them.
 """
 
+import json
 import math
 from collections.abc import Mapping
 from typing import Never
 
-from muster.errors import BadInput, shorten
+from muster.errors import MOST_CHARACTERS_SHOWN, BadInput, shorten
 
 MAX_SIZE = 10**9
 MAX_LAYERS = 10_000
+
+
+def shown_json(value: object) -> str:
+    """A value as its file has it, on one short line: null and true, not Python's names of them.
+
+    >>> shown_json(None), shown_json(True), shown_json([1, "a"])
+    ('null', 'true', '[1, "a"]')
+    """
+    if isinstance(value, str):
+        return shorten(value)
+    text = json.dumps(value, ensure_ascii=True, default=repr)
+    return text if len(text) <= MOST_CHARACTERS_SHOWN else f"{text[: MOST_CHARACTERS_SHOWN - 3]}..."
 
 
 class ConfigReader:
@@ -110,15 +123,15 @@ class ConfigReader:
         """A finite number."""
         value = self.raw(key)
         if isinstance(value, str):
-            self.refuse(key, f"is the text {shorten(value)}; write the number without quotes")
+            self.refuse(key, f"is the text {shown_json(value)}; write the number without quotes")
         if isinstance(value, bool) or not isinstance(value, int | float):
-            self.refuse(key, f"is {shorten(value)}, not a number")
+            self.refuse(key, f"is {shown_json(value)}, not a number")
         try:
             as_float = float(value)
         except OverflowError:
             as_float = math.inf
         if not math.isfinite(as_float):
-            self.refuse(key, f"is {shorten(value)}, not a finite number")
+            self.refuse(key, f"is {shown_json(value)}, not a finite number")
         return as_float
 
     def flag(self, key: str) -> bool:
@@ -127,14 +140,14 @@ class ConfigReader:
         if value is None:
             return False
         if not isinstance(value, bool):
-            self.refuse(key, f"is {shorten(value)}; it must be true or false")
+            self.refuse(key, f"is {shown_json(value)}; it must be true or false")
         return value
 
     def text(self, key: str) -> str | None:
         """A string, or None."""
         value = self.raw(key)
         if value is not None and not isinstance(value, str):
-            self.refuse(key, f"is {shorten(value)}; it must be text")
+            self.refuse(key, f"is {shown_json(value)}; it must be text")
         return value
 
     def sizes(self, key: str) -> tuple[int, ...] | None:
@@ -143,7 +156,7 @@ class ConfigReader:
         if value is None:
             return None
         if not isinstance(value, list):
-            self.refuse(key, f"is {shorten(value)}; it must be a list of whole numbers")
+            self.refuse(key, f"is {shown_json(value)}; it must be a list of whole numbers")
         return tuple(self._whole(key, item) for item in value)
 
     def texts(self, key: str, length: int) -> tuple[str, ...] | None:
@@ -152,7 +165,7 @@ class ConfigReader:
         if value is None:
             return None
         if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
-            self.refuse(key, f"is {shorten(value)}; it must be a list of names")
+            self.refuse(key, f"is {shown_json(value)}; it must be a list of names")
         if len(value) != length:
             self.refuse(key, f"has {len(value)} entries for {length} layers")
         return tuple(value)
@@ -161,7 +174,7 @@ class ConfigReader:
         """A JSON object, or None."""
         value = self.raw(key)
         if value is not None and not isinstance(value, Mapping):
-            self.refuse(key, f"is {shorten(value)}; it must be an object")
+            self.refuse(key, f"is {shown_json(value)}; it must be an object")
         return value
 
     def refuse(self, key: str, problem: str) -> Never:
@@ -170,13 +183,13 @@ class ConfigReader:
 
     def _whole(self, key: str, value: object) -> int:
         if isinstance(value, str):
-            self.refuse(key, f"is the text {shorten(value)}; write the number without quotes")
+            self.refuse(key, f"is the text {shown_json(value)}; write the number without quotes")
         if isinstance(value, bool) or not isinstance(value, int):
-            self.refuse(key, f"is {shorten(value)}; it must be a whole number")
+            self.refuse(key, f"is {shown_json(value)}; it must be a whole number")
         if value < 0:
-            self.refuse(key, f"is {shorten(value)}; it must not be negative")
+            self.refuse(key, f"is {shown_json(value)}; it must not be negative")
         if value > MAX_SIZE:
-            self.refuse(key, f"is {shorten(value)}; no model is that large")
+            self.refuse(key, f"is {shown_json(value)}; no model is that large")
         return value
 
     def _names(self, key: str) -> tuple[str, ...]:

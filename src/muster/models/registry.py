@@ -108,7 +108,7 @@ def find_model(text: str) -> Architecture:
         "model",
         text,
         [name.lower() for name in (*catalogue_names(), *SAME_AS)],
-        note="`muster models` lists all; or give the path of a config.json",
+        note="`muster models` lists all; or give the path of a config.json, or a Hub id (org/name)",
     )
 
 

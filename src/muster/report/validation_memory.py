@@ -2,14 +2,16 @@
 
 from collections.abc import Iterable
 
+from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from muster.report.columns import Column, shown
-from muster.report.terminal import QUIET, console, title
+from muster.report.terminal import QUIET, Grid, console, title
 from muster.report.validation_table import errors_table, skipped_table
 from muster.report.words import counted
 from muster.validation.memory import GB, GOAL, TERMS, MemoryScore, MemoryScores, RanScore
+from muster.validation.overfull import overfull
 from muster.validation.score import ErrorLine, errors_by, errors_of
 
 MOST_WORST = 12
@@ -53,6 +55,7 @@ def print_memory(scores: MemoryScores) -> None:
             )
         )
         out.print(_ran_table(scores.ran))
+        _print_overfull(scores.ran, out)
     if scores.skipped:
         out.print()
         out.print(title("Not predicted", f"{counted(len(scores.skipped), 'row')} that publish it"))
@@ -109,6 +112,26 @@ def _reasons_table(worst: Iterable[MemoryScore]) -> Table:
     for reason, ids in by_reason.items():
         table.add_row(str(len(ids)), f"{ids[0]}{' ...' if len(ids) > 1 else ''}", reason)
     return table
+
+
+def _print_overfull(ran: tuple[RanScore, ...], out: Console) -> None:
+    """What of the memory of those that are predicted not to fit would have to be less."""
+    parts = overfull(ran)
+    if not parts:
+        return
+    out.print()
+    out.print(title("Predicted not to fit", "by the first rule that frees all that is too much"))
+    table = Grid()
+    table.add_column(justify="right", no_wrap=True)
+    table.add_column(justify="right", no_wrap=True)
+    table.add_column(no_wrap=True)
+    table.add_column(style=QUIET, overflow="fold", ratio=1)
+    for reason, those in parts.items():
+        most = those[0]
+        dots = " ..." if len(those) > 1 else ""
+        first = f"{most.group.setups[0].id}{dots}"
+        table.add_cells(str(len(those)), f"{most.filled:.0%}", first, reason)
+    out.print(table)
 
 
 def _ran_table(ran: Iterable[RanScore]) -> Table:
