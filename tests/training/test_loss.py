@@ -13,7 +13,7 @@ from jax.sharding import PartitionSpec as P
 
 from muster.sharding.mesh import Layout
 from muster.sharding.rules import BATCH_AXES, SHARD_AXES
-from muster.training.loss import LossSums, cross_entropy, logits
+from muster.training.loss import LossSums, _How, cross_entropy, logits
 from muster.training.partition import make_mesh
 
 type Arrays = tuple[jax.Array, jax.Array, jax.Array, jax.Array]
@@ -99,8 +99,12 @@ def test_equals_the_naive_loss_and_its_gradients(layout: Layout, z_loss: float) 
 
 
 @pytest.mark.parametrize("layout", [Layout(), Layout(tensor=8), Layout(fsdp=2, tensor=4)], ids=str)
-def test_padded_words_have_no_probability(layout: Layout) -> None:
+@pytest.mark.parametrize("on_cpu", [True, False], ids=["cpu", "accelerator"])
+def test_padded_words_have_no_probability(
+    layout: Layout, on_cpu: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """With 8 tensor ways the last chips hold nothing but padding."""
+    monkeypatch.setattr(_How, "on_cpu", on_cpu)
     vocab_size = 33
     x, head, targets, weights = inputs(words=56, vocab_size=vocab_size)
     head = head.at[:, vocab_size:].set(100.0)

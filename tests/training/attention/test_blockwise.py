@@ -1,5 +1,6 @@
 """Block by block equals all at once, in less memory and with half the work."""
 
+from collections.abc import Callable
 from functools import partial
 
 import jax
@@ -8,6 +9,7 @@ import numpy as np
 import pytest
 
 from muster.training.attention import Masking, blockwise, reference
+from muster.training.recompute import MIXING
 from tests.training.attention.cases import equals_reference, inputs, one_document, packed
 
 
@@ -59,3 +61,20 @@ def test_whole_scores_are_never_held() -> None:
 
     assert temporaries(reference.attend) > 4 * 4096 * 4096
     assert temporaries(blockwise.attend) < 4 * 4096 * 4096 / 10
+
+
+def test_a_policy_may_keep_what_the_backward_pass_reads() -> None:
+    """With output and log-sum-exp kept, the backward pass does not run the forward one again."""
+    q, k, v, _ = inputs(1, 128, 2, 2, 4)
+    mask = Masking(segments=one_document(1, 128))
+
+    def loops(policy: Callable[..., bool]) -> int:
+        @partial(jax.checkpoint, policy=policy)
+        def total(*qkv: jax.Array) -> jax.Array:
+            # The output is not linear in what is kept, so its gradient needs a forward pass.
+            return jnp.sum(blockwise.attend(*qkv, mask=mask, scale=1.0, block=16) ** 2)
+
+        return str(jax.make_jaxpr(jax.grad(total))(q, k, v)).count("length=36")
+
+    assert loops(jax.checkpoint_policies.nothing_saveable) == 3
+    assert loops(jax.checkpoint_policies.save_only_these_names(MIXING)) == 2
