@@ -4,6 +4,7 @@ from collections.abc import Callable
 from functools import wraps
 from importlib.util import find_spec
 
+from muster.cli.quiet import answers_alone
 from muster.errors import BadInput
 
 LIBRARIES = ("jax", "optax", "orbax", "grain", "safetensors", "tokenizers")
@@ -20,6 +21,7 @@ def needs_training[**Args, Out](command: Callable[Args, Out]) -> Callable[Args, 
                 f"training needs {', '.join(missing)}: install muster with the extra for your "
                 "devices, muster[train], muster[tpu] or muster[cuda] (uv run --extra train ...)"
             )
-        return command(*args, **kwargs)
+        with answers_alone():
+            return command(*args, **kwargs)
 
     return checked

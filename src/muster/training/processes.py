@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Sequence
 from types import FrameType
@@ -17,6 +18,8 @@ from muster.errors import AnswerIsNo, BadInput
 MOST_PROCESSES = 64
 POLL_SECONDS = 0.1
 GRACE_SECONDS = 15.0
+BAD_INPUT = 2
+CHATTER = ("[Gloo] ",)
 
 
 def run_processes(number: int, arguments: Sequence[str]) -> int:
@@ -42,8 +45,9 @@ def run_processes(number: int, arguments: Sequence[str]) -> int:
                 *("--process-count", str(number), "--process-id", str(process)),
             ],
             stdout=None if process == 0 else subprocess.DEVNULL,
-            stderr=subprocess.PIPE if process else None,
+            stderr=subprocess.PIPE,
             text=True,
+            errors="replace",
             start_new_session=True,  # Ctrl-C reaches this process, which hands it on
         )
         for process in range(number)
@@ -55,16 +59,36 @@ def run_processes(number: int, arguments: Sequence[str]) -> int:
             if child.poll() is None:
                 child.send_signal(signal.SIGTERM)
 
+    said: list[list[str]] = [[] for _ in children]
+    listeners = [
+        threading.Thread(target=_listen, args=(child, said[process], process == 0), daemon=True)
+        for process, child in enumerate(children)
+    ]
+    for listener in listeners:
+        listener.start()
     before = {each: signal.signal(each, hand_on) for each in (signal.SIGTERM, signal.SIGINT)}
     try:
-        return _watch(children)
+        return _watch(children, listeners, said)
     finally:
         for each, handler in before.items():
             signal.signal(each, handler)
         _end(children)
 
 
-def _watch(children: list[subprocess.Popen[str]]) -> int:
+def _listen(child: subprocess.Popen[str], said: list[str], shows: bool) -> None:
+    """Keep what a process says of itself, and show the first one's; not its libraries' chatter."""
+    assert child.stderr is not None
+    for line in child.stderr:
+        if line.startswith("muster: "):
+            said.append(line.removeprefix("muster: ").strip())
+        if shows and not line.startswith(CHATTER):
+            sys.stderr.write(line)
+            sys.stderr.flush()
+
+
+def _watch(
+    children: list[subprocess.Popen[str]], listeners: list[threading.Thread], said: list[list[str]]
+) -> int:
     """Wait for all; the first that fails ends the job."""
     while True:
         statuses = [child.poll() for child in children]
@@ -72,25 +96,25 @@ def _watch(children: list[subprocess.Popen[str]]) -> int:
         if failed:
             first = failed[0]
             _end(children)
-            _explain(first, statuses[first] or 0, children)
+            for listener in listeners:
+                listener.join(GRACE_SECONDS)
+            return _explained(first, statuses[first] or 0, said)
         if all(status == 0 for status in statuses):
             return 0
         time.sleep(POLL_SECONDS)
 
 
-def _explain(process: int, status: int, children: list[subprocess.Popen[str]]) -> None:
-    """Raise what the job's end should say."""
-    child = children[process]
-    said = child.stderr.read().strip().splitlines() if child.stderr is not None else []
-    own = next((line for line in reversed(said) if line.startswith("muster: ")), "")
-    if status == 2 and (own or process == 0):
-        # Every process finds the same fault; the first has already said it.
-        raise SystemExit(2) if process == 0 else BadInput(own.removeprefix("muster: "))
+def _explained(process: int, status: int, said: list[list[str]]) -> int:
+    """Say why the job ended, unless its first process has said so: then its status."""
+    reason = said[process][-1] if said[process] else ""
+    if status == BAD_INPUT:  # every process finds the same fault
+        if said[0]:
+            return BAD_INPUT
+        raise BadInput(reason or "bad input")
     how = f"signal {signal.Signals(-status).name}" if status < 0 else f"exit status {status}"
-    reason = f": {own.removeprefix('muster: ')}" if own else ""
     raise AnswerIsNo(
-        f"process {process} of {len(children)} ended with {how}{reason}; the others were ended "
-        "too; run the same command again to go on from the newest checkpoint"
+        f"process {process} of {len(said)} ended with {how}{': ' * bool(reason)}{reason}; the "
+        "others were ended too; the same command again goes on from the newest checkpoint"
     )
 
 
