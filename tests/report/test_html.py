@@ -3,14 +3,19 @@ import subprocess
 import sys
 from dataclasses import replace
 from functools import cache
+from itertools import combinations
 
 import pytest
 
 from muster.planner.plan import Plan
 from muster.planner.search import Restrictions
+from muster.planner.sweep import sweep_of
 from muster.report.assumptions import assumptions
 from muster.report.bars import memory_bars, waterfall
 from muster.report.html import html_of
+from muster.report.plots import Plot
+from muster.report.scaling import scaling_plots
+from muster.report.strategies import strategies_plot
 from muster.roofline.efficiency import NAMES, efficiency
 from muster.roofline.software import default_software
 from muster.units import format_bytes, format_seconds
@@ -199,3 +204,45 @@ def test_planning_without_a_page_needs_no_templates() -> None:
         "sys.exit(bool({'jinja2', 'plotly'} & set(sys.modules)))"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_the_step_has_its_expected_error(page: Page) -> None:
+    assert re.search(r"predicted, error \N{PLUS-MINUS SIGN}\d+% \(mean of \d+ measured", page.text)
+
+
+def test_policies_that_are_the_same_are_one_bar() -> None:
+    labels = [stack.label for stack in memory_bars(made("experts on GPUs")).stacks]
+    assert "remat outputs or full" in labels or labels[0] in {"remat outputs", "remat full"}
+    assert not {"remat outputs", "remat full"} <= set(labels)
+    on_tpu = [stack.label for stack in memory_bars(made("dense on a pod")).stacks]
+    assert {"remat outputs", "remat full"} <= set(on_tpu)
+
+
+def test_lines_that_coincide_are_one() -> None:
+    plot = strategies_plot(made("experts on GPUs"))
+    assert plot is not None
+    drawn = [tuple(line.points) for line in plot.lines]
+    for one, other in combinations(drawn, 2):
+        assert any(abs(a[1] / b[1] - 1) > 1e-3 for a, b in zip(one, other, strict=True))
+    assert "FSDP alone = both at their best split" in [line.name for line in plot.lines]
+    thresholds = [finding.partition(": ")[2] for finding in plot.findings]
+    assert len(set(thresholds)) == len(thresholds)
+
+
+def test_chips_are_counted_in_full_and_tokens_in_binary() -> None:
+    plots = {plot.id: plot for plot in _plots()}
+    assert "65,536" in [label for _, label in plots["scaling"].x.ticks]
+    assert "64M" in [label for _, label in plots["mfu-batch"].x.ticks]
+
+
+def _plots() -> tuple[Plot, ...]:
+    plan = made("dense on a pod")
+    sweeps = {
+        what: sweep_of(plan, what, Restrictions(), minimize="time") for what in ("chips", "batch")
+    }
+    return scaling_plots(plan, sweeps["chips"], sweeps["batch"])
+
+
+def test_curves_of_the_cheapest_do_not_collapse() -> None:
+    plan = plan_of("llama-3-8b", "v5p:4x4x4", "1M")
+    assert "Strong scaling" in read_page(html_of(plan, minimize="chips")).headings

@@ -25,6 +25,7 @@ from muster.report.trust import error_words, shortage, warnings_of
 from muster.report.words import BOUNDS, VIRTUAL_STAGES, counted, layout_text
 from muster.units import format_bytes, format_count, format_flops, format_seconds, format_si
 
+PLUS_MINUS = "\N{PLUS-MINUS SIGN}"
 TEMPLATES = Path(__file__).parent / "templates"
 
 
@@ -147,13 +148,13 @@ def _tiles(plan: Plan) -> tuple[Tile, ...]:
     e, memory = plan.estimate, plan.memory
     how = "assumed" if e.assumed else "predicted"
     error, basis = error_words(plan.cluster.chip.id)
+    off = "" if e.assumed else f", error {error.replace('+-', PLUS_MINUS)} ({basis})"
     tiles = [
         Tile(
             label="step",
             value=format_seconds(e.step_seconds),
-            remark=f"{how}; {format_seconds(e.at_peak_seconds)} at peak",
+            remark=f"{how}{off}; {format_seconds(e.at_peak_seconds)} at peak",
         ),
-        Tile(label="expected error", value=error, remark=basis),
         Tile(label="MFU", value=f"{e.mfu:.1%}", remark=f"6N, {how}; {e.mfu_causal:.1%} causal"),
         Tile(
             label="tokens/s a chip",

@@ -27,7 +27,7 @@ def error_words(chip: str) -> tuple[str, str]:
             f"no bf16 run on {chip} was measured; on {known.fitted}, whose efficiencies it takes, "
             f"{mean}"
         )
-    return mean, f"mean error of {_basis(known)}"
+    return mean, f"mean of {_basis(known)}"
 
 
 def _basis(known: Expected) -> str:
