@@ -301,8 +301,9 @@ def _planned_here(
         optimizer_dtype=asked.text("optimizer_dtype") or "f32",
     )
     restrictions = Restrictions(
-        fixed={"stage": 1, **fixed_ways(asked.texts("fix"))},
+        fixed=fixed_ways(asked.texts("fix")),
         remat=parse_remat(remat) if remat is not None else None,
+        trainable=True,
     )
     plan = make_plan(architecture, cluster, workload, restrictions=restrictions)
     if not plan.fits:

@@ -6,6 +6,7 @@ from dataclasses import replace
 from muster.errors import BadInput
 from muster.hardware import Cluster, Switched
 from muster.models.architecture import Architecture
+from muster.models.numerics import untrainable
 from muster.planner.advice import advice
 from muster.planner.closed_form import candidates
 from muster.planner.constraints import fixed_obstacles
@@ -14,6 +15,7 @@ from muster.planner.meshes import Meshes
 from muster.planner.plan import Bound, Estimate, Plan
 from muster.planner.rules import rules_of_thumb
 from muster.planner.search import Choice, Found, Minimize, Restrictions, search
+from muster.planner.trainable import training_obstacles
 from muster.roofline.flops import six_n, training_flops
 from muster.roofline.mfu import active_params
 from muster.roofline.params import param_counts
@@ -53,6 +55,7 @@ def make_plan(
     choice = found.ranked[0] if found.ranked else found.closest
     if choice is None:
         raise BadInput(_nothing_legal(architecture, cluster, workload, restrictions))
+    obstacles = tuple(training_obstacles(architecture, choice.layout, workload.sequence_length))
     params = param_counts(architecture)
     planned = replace(workload, remat=choice.remat.value)
     alternatives = tuple(_alternatives(found, choice))
@@ -90,7 +93,29 @@ def make_plan(
                 )
             )
         ),
+        obstacles=obstacles,
+        trainable=_trainable(architecture, cluster, workload, restrictions, found, minimize)
+        if obstacles and not untrainable(architecture)
+        else None,
     )
+
+
+def _trainable(
+    architecture: Architecture,
+    cluster: Cluster,
+    workload: Workload,
+    restrictions: Restrictions,
+    found: Found,
+    minimize: Minimize,
+) -> Choice | None:
+    """The best choice that `muster train` can carry out."""
+    length = workload.sequence_length
+    for choice in found.ranked:
+        if next(training_obstacles(architecture, choice.layout, length), None) is None:
+            return choice
+    held = replace(restrictions, trainable=True)
+    others = search(architecture, cluster, workload, held, minimize=minimize)
+    return next(iter(others.ranked), None)
 
 
 def _nothing_legal(

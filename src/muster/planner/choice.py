@@ -57,11 +57,13 @@ class Restrictions:
         fixed: ways of an axis that must be just so.
         remat: the only policy to consider.
         max_chips: most chips of the cluster to use.
+        trainable: only what `muster train` can carry out.
     """
 
     fixed: Mapping[str, int] = field(default_factory=dict)
     remat: Remat | None = None
     max_chips: int | None = None
+    trainable: bool = False
 
     def __post_init__(self) -> None:
         """Refuse axes that do not exist."""

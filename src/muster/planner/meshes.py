@@ -17,6 +17,7 @@ from muster.planner.constraints import (
     nearest_of,
     shard_obstacle,
 )
+from muster.planner.trainable import layout_obstacles
 from muster.roofline.workload import Workload
 from muster.sharding.mesh import Layout
 
@@ -69,6 +70,7 @@ class Meshes:
                 pieces = legal_sequence_ways(self.workload, limit // (tensor * expert))
                 for sequence in self._allowed("sequence", pieces):
                     most = limit // (tensor * expert * sequence) if switched else 1
+                    most = 1 if self.restrictions.trainable else most
                     for stage in self._allowed("stage", legal_stages(architecture, most)):
                         yield tensor, expert, sequence, stage
 
@@ -104,9 +106,15 @@ class Meshes:
                 continue
             shares = self.zero_1 and data > 1
             layout = replace(replicated, fsdp=fsdp, data=data, shards_optimizer=shares)
+            if self.restrictions.trainable and self._untrainable(layout):
+                continue
             shards, asked = layout.weight_shards, self.restrictions.weight_shards
             if shards <= asked or not shard_obstacle(self.architecture, self.cluster.chip, shards):
                 yield layout
+
+    def _untrainable(self, layout: Layout) -> bool:
+        length = self.workload.sequence_length
+        return next(layout_obstacles(self.architecture, layout, length), None) is not None
 
     def microbatch_obstacle(self) -> str | None:
         """Why the microbatches that a user holds fixed leave no layout, with the nearest legal."""

@@ -67,6 +67,8 @@ class Plan:
         examined: steps that the search predicted.
         reasons: why this layout, in sentences.
         warnings: what the reader must know before spending chip-hours, one line each.
+        obstacles: why `muster train` cannot carry this plan out, one line each; none where it can.
+        trainable: where it cannot, the best that it could, if the model itself can be trained.
     """
 
     architecture: Architecture
@@ -81,6 +83,8 @@ class Plan:
     examined: int
     reasons: tuple[str, ...]
     warnings: tuple[str, ...]
+    obstacles: tuple[str, ...] = ()
+    trainable: Choice | None = None
 
     @property
     def layout(self) -> Layout:
@@ -127,6 +131,11 @@ class Plan:
             "alternatives": [_alternative_json(other) for other in self.alternatives],
             "reasons": list(self.reasons),
             "warnings": list(self.warnings),
+            "training": {
+                "trainable": not self.obstacles,
+                "obstacles": list(self.obstacles),
+                "instead": _alternative_json(self.trainable) if self.trainable else None,
+            },
         }
 
 
