@@ -24,7 +24,7 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from muster.errors import BadInput
-from muster.training.checkpoints import Checkpoints, SaveFailed, arrays
+from muster.training.checkpoints import Checkpoints, SaveFailed, bytes_of
 from muster.training.params import Params
 
 MIB = 2**20
@@ -159,14 +159,16 @@ def _save_and_wait(saved: Checkpoints, step: int) -> None:
     saved.wait()
 
 
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="memory as Linux tells it")
 @pytest.mark.parametrize("writers", [1, 8])
 def test_restoring_takes_little_more_memory_than_the_arrays(tmp_path: Path, writers: int) -> None:
     with Checkpoints(tmp_path) as saved:
-        saved.save(1, params=large(1, devices=writers), meta={})
+        saved.save(1, params=large(1, devices=writers, arrays=6), meta={})
     (answer,) = answers(start("measure", tmp_path, devices=8))
-    assert answer["arrays"] == 256 * MIB
-    # A second copy would make it 2. In flight are at most 32 MiB and the chunks being decoded.
-    assert answer["grown"] < 1.6 * answer["arrays"], answer
+    assert answer["arrays"] == 768 * MIB
+    assert answer["grown"] > 0.9 * answer["arrays"], answer
+    # A second copy would make it 2; what is in flight, and memory that malloc keeps, is less.
+    assert answer["grown"] < 1.7 * answer["arrays"], answer
 
 
 # What the processes do.
@@ -193,15 +195,15 @@ def small(step: int, *, turned: bool = False) -> Params:
     return params
 
 
-def large(step: int, *, devices: int = 8) -> Params:
-    """256 MiB in two arrays, over all or fewer devices."""
+def large(step: int, *, devices: int = 8, arrays: int = 2) -> Params:
+    """Arrays of 128 MiB, over all or fewer devices."""
     mesh = Mesh(np.asarray(jax.devices()[:devices]), ("a",))
     sharding = NamedSharding(mesh, P(None, "a"))
 
     def draw(key: jax.Array) -> jax.Array:
         return jax.random.normal(key, (8192, 4096))
 
-    keys = jax.random.split(jax.random.key(step), 2)
+    keys = jax.random.split(jax.random.key(step), arrays)
     params: Params = {}
     for i, key in enumerate(keys):
         params[str(i)] = jax.device_put(jax.jit(draw)(key), sharding)
@@ -272,18 +274,28 @@ def save_large(folder: Path) -> dict[str, Any]:
 
 def measure(folder: Path) -> dict[str, Any]:
     """How far the process's peak of resident memory grows while it restores."""
-    arrays.IN_FLIGHT_BYTES = 32 * MIB
     saved = Checkpoints(folder)
     sharding = NamedSharding(Mesh(np.asarray(jax.devices()), ("a",)), P("a"))
     wanted = {
         name: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
         for name, leaf in saved.shapes().items()  # the imports are not what is measured
     }
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    before = resident_bytes("VmRSS")
     restored = saved.restore(wanted)
     jax.block_until_ready(restored.params)
-    after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    return {"arrays": arrays.bytes_of(restored.params), "grown": after - before}
+    grown = resident_bytes("VmHWM") - before
+    return {"arrays": bytes_of(restored.params), "grown": grown}
+
+
+def resident_bytes(what: str) -> int:
+    """Resident memory of this process now (VmRSS) or at its peak (VmHWM).
+
+    Not `ru_maxrss`, which a process inherits from the one that started it.
+    """
+    status = Path("/proc/self/status").read_text()
+    found = re.search(rf"{what}:\s+(\d+) kB", status)
+    assert found
+    return int(found[1]) * 1024
 
 
 TASKS = {

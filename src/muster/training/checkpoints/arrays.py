@@ -30,8 +30,12 @@ CHUNK_BYTES = 16 * 2**20
 # Orbax splits dims at their divisors; one that has a larger prime factor than this would be cut
 # into slivers (a prime V into single rows), so such an array is stored by shards.
 LARGEST_FACTOR_TO_SPLIT = 2048
-# Bytes in flight between the file and the device; enough to keep a disk busy.
-IN_FLIGHT_BYTES = 256 * 2**20
+# Bytes in flight between file and device: each takes up to three in memory (compressed, decoded,
+# in the shard's buffer), so that a sixteenth of what a process reads costs it less than a fifth
+# more. Less than the least would leave a disk idle, more than the most would not make it faster.
+IN_FLIGHT_SHARE = 1 / 16
+LEAST_IN_FLIGHT_BYTES = 32 * 2**20
+MOST_IN_FLIGHT_BYTES = 4 * 2**30
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -207,10 +211,7 @@ def read_arrays(item: Path, stored: Mapping[str, Stored], wanted: Named) -> dict
         )
         for name, leaf in placed.items()
     }
-    in_flight = max(
-        IN_FLIGHT_BYTES,
-        1 + max(shard_read_bytes(stored[name], leaf) for name, leaf in placed.items()),
-    )
+    in_flight = in_flight_bytes(stored, placed)
     handler = ocp.PyTreeCheckpointHandler(restore_concurrent_gb=in_flight / 10**9)
     try:
         arrays: dict[str, jax.Array] = handler.restore(
@@ -236,11 +237,24 @@ def with_sharding(leaf: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
 
 
-def shard_read_bytes(stored: Stored, wanted: jax.ShapeDtypeStruct) -> int:
-    """Bytes of the whole chunks that the hungriest shard of this process touches.
+def in_flight_bytes(stored: Mapping[str, Stored], wanted: Named) -> int:
+    """How many bytes this process reads at once; more than the largest single read of it."""
+    largest_read = max(shard_read_bytes(stored[name], leaf) for name, leaf in wanted.items())
+    local = sum(local_bytes(leaf) for leaf in wanted.values())
+    usual = min(max(LEAST_IN_FLIGHT_BYTES, int(local * IN_FLIGHT_SHARE)), MOST_IN_FLIGHT_BYTES)
+    return max(usual, largest_read + 1)
 
-    A limit of bytes in flight has to be larger than the largest single read.
-    """
+
+def local_bytes(wanted: jax.ShapeDtypeStruct) -> int:
+    """Bytes of an array's shards on this process's devices."""
+    assert wanted.sharding is not None
+    shard = math.prod(wanted.sharding.shard_shape(wanted.shape))
+    devices = len(wanted.sharding.addressable_devices)
+    return shard * devices * np.dtype(wanted.dtype).itemsize
+
+
+def shard_read_bytes(stored: Stored, wanted: jax.ShapeDtypeStruct) -> int:
+    """Bytes of the whole chunks that the hungriest shard of this process touches."""
     assert wanted.sharding is not None
     itemsize = max(stored.dtype.itemsize, np.dtype(wanted.dtype).itemsize)
     most = 0
