@@ -1,8 +1,10 @@
 """Whole conversions: a Hugging Face folder to a checkpoint, and a checkpoint to such a folder."""
 
 from collections import Counter
+from collections.abc import Mapping
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -74,7 +76,8 @@ def export_checkpoint(
     """
     with Checkpoints(checkpoints_folder(source)) as checkpoints:
         at = step if step is not None else checkpoints.latest()
-        architecture = architecture_of(checkpoints.meta(at), source)
+        meta = checkpoints.meta(at)
+        architecture = architecture_of(meta, source)
         shapes = checkpoints.shapes(at)
     stored = Counter(jnp.dtype(shape.dtype).name for shape in shapes.values())
     kept = dtype or stored.most_common(1)[0][0]
@@ -91,7 +94,7 @@ def export_checkpoint(
             architecture,
             out,
             dtype=kept,
-            tokenizer_files=tokenizer_files(tokenizer) if tokenizer else (),
+            tokenizer_files=_tokenizer(tokenizer, meta),
         )
     counts = param_counts(architecture)
     return {
@@ -102,6 +105,23 @@ def export_checkpoint(
         "step": at,
         "folder": str(out),
     }
+
+
+def _tokenizer(given: Path | None, meta: Mapping[str, Any]) -> tuple[Path, ...]:
+    """The tokenizer's files that go with a model: those named, else those that it was trained with.
+
+    Raises:
+        BadInput: a folder was named that has none.
+    """
+    trained = meta.get("options", {}).get("tokenizer", "bytes")
+    source = given or (None if trained == "bytes" else Path(trained))
+    if source is None:
+        return ()
+    folder = source if source.is_dir() else source.parent
+    found = tokenizer_files(folder) if folder.is_dir() else ()
+    if given is not None and not found:
+        raise BadInput(f"{given} holds no tokenizer; give the folder of its tokenizer.json")
+    return found
 
 
 def _all_devices() -> Partition:
