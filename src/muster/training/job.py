@@ -175,7 +175,8 @@ def check_devices(planned: PlannedRun) -> None:
         BadInput: fewer, or of another kind; says how many, and how to plan for those.
     """
     devices = jax.devices()
-    kind, wanted = planned.cluster.chip.kind, planned.layout.chips_used
+    kind = planned.cluster.chip.kind
+    wanted = planned.layout.chips_used * planned.cluster.chip.devices_per_chip
     here = f"{len(devices):,} {devices[0].device_kind} device{'s' * (len(devices) != 1)}"
     platform = {"cuda": "gpu", "rocm": "gpu"}.get(devices[0].platform, devices[0].platform)
     if platform == kind and len(devices) >= wanted:
@@ -183,7 +184,7 @@ def check_devices(planned: PlannedRun) -> None:
     name = planned.architecture.name.lower()
     offer = f"cpu:{len(devices)}" if platform == "cpu" else "the hardware that is here"
     raise BadInput(
-        f"the plan is for {wanted:,} x {planned.cluster.chip.id} and this job has {here}; "
+        f"the plan is for {wanted:,} {planned.cluster.chip.id} devices and this job has {here}; "
         f"`muster train {name} --on {offer} ...` plans for what is here"
     )
 

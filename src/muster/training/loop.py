@@ -70,7 +70,7 @@ class Outcome:
     Attributes:
         step: the last step that was done.
         stopped_by: the signal that ended it early, or None.
-        losses: of this process's steps, in order.
+        last: the report of the last step that this process did, or None.
     """
 
     step: int

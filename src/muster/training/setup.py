@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import jax
@@ -61,7 +61,8 @@ def make_model(
     Raises:
         BadInput: the trainer cannot carry out the plan, or there are too few devices.
     """
-    workload, layout = planned.workload, planned.layout
+    workload = planned.workload
+    layout = device_layout(planned)
     obstacle = next(
         training_obstacles(planned.architecture, layout, workload.sequence_length), None
     )
@@ -97,6 +98,30 @@ def _attend(
         return chosen.attend(q, k, v, mask=mask, scale=H**-0.5)
 
     return mixed
+
+
+def device_layout(planned: PlannedRun) -> Layout:
+    """A plan's layout over devices instead of chips.
+
+    A chip of two devices (TPU v2, v3, 7x) splits its share once more: by whole sequences if it has
+    several, else each sequence, as pieces of a batch need the least traffic.
+
+    Raises:
+        BadInput: neither its sequences nor their tokens can be split once more.
+    """
+    layout, workload = planned.layout, planned.workload
+    number = planned.cluster.chip.devices_per_chip
+    if number == 1:
+        return layout
+    local = workload.batch_sequences // (layout.batch_ways * layout.microbatches)
+    if local % number == 0:
+        return replace(layout, fsdp=layout.fsdp * number)
+    if workload.sequence_length % (2 * layout.sequence * number) == 0:
+        return replace(layout, sequence=layout.sequence * number)
+    raise BadInput(
+        f"{planned.cluster.chip.id} chips have {number} devices each, and neither {local} sequences "
+        f"nor pieces of {workload.sequence_length // layout.sequence} tokens split between them"
+    )
 
 
 def model_on(
