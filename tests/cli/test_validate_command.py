@@ -1,6 +1,7 @@
 """`muster validate` as a person and as a script see it."""
 
 import json
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -82,6 +83,24 @@ def test_bad_input(tmp_path: Path) -> None:
         output_of(["--source", "torchtitian"])
     with pytest.raises(UnknownName, match="unknown hardware of a run"):
         output_of(["--hardware", "v9"])
+
+
+def test_a_file_that_is_none_is_named_in_full(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with pytest.raises(BadInput, match="no regular file"):
+        output_of(["--runs", str(pipe)])
+    with pytest.raises(BadInput, match=r"cannot read '/nowhere/nope\.csv'"):
+        output_of(["--runs", "/nowhere/nope.csv"])
+    for nothing in ("", "."):
+        with pytest.raises(BadInput, match="--runs names no file"):
+            output_of(["--runs", nothing])
+
+
+def test_what_did_not_fit_is_said_by_why() -> None:
+    out = output_of(["--memory", "--source", "tpu-recipes"])
+    assert "Predicted not to fit  by the first rule that frees all that is too much" in out
+    assert "logits: a loss that is taken in parts keeps fewer" in " ".join(out.split())
 
 
 def test_memory_fits_in_the_width_and_has_its_terms() -> None:

@@ -28,3 +28,23 @@ def test_what_does_not_fit_is_said(capsys: pytest.CaptureFixture[str]) -> None:
     assert "213 GB a chip of 103 GB" in out
     assert "fsdp 16" in out
     assert "searched in full" in out
+
+
+def test_over_lengths_attention_counts_and_the_end_is_said(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    plan = plan_of("llama-3-8b", "h100:64", "1M")
+    print_sweep(sweep_of(plan, "seq", Restrictions(), minimize="time"))
+    out = " ".join(capsys.readouterr().out.split())
+    assert "tok/s a chip MFU causal" in out
+    assert "the model's context ends at 8,192 tokens" in out
+    assert "none shorter than 512 tokens" in out
+    assert "MFU: every matmul, causal" in out
+
+
+def test_schedules_are_shown_and_bounds_spelt(capsys: pytest.CaptureFixture[str]) -> None:
+    plan = plan_of("llama-3-8b", "v5p-16", "1M")
+    print_sweep(sweep_of(plan, "batch", Restrictions(), minimize="time"))
+    out = capsys.readouterr().out
+    assert "microbatches" in out
+    assert " ici " not in out
