@@ -98,7 +98,8 @@ def train_step(
     A step whose loss or gradients are not finite changes nothing but the step counter.
     """
     gradients, sums = gradients_of(state.params, batch, model=model, objective=objective)
-    grad_norm = optax.global_norm(gradients)
+    wide = jax.tree.map(lambda leaf: leaf.astype(jnp.float32), gradients)
+    grad_norm = optax.tree.norm(wide)  # a sum of squares in bfloat16 would stop growing
     finite = jnp.isfinite(sums.loss.total) & jnp.isfinite(grad_norm)
     updates, moments = optimizer.update(gradients, state.optimizer, state.params)
     params = jax.tree.map(
@@ -193,7 +194,7 @@ def _metrics(sums: _Sums, grad_norm: jax.Array, finite: jax.Array, model: Model)
         tokens=sums.loss.weights,
         balance=sums.router.balance / layers,
         dropped=sums.router.dropped / layers,
-        grad_norm=grad_norm.astype(jnp.float32),
+        grad_norm=grad_norm,
         finite=finite,
     )
 
