@@ -119,8 +119,8 @@ def device_layout(planned: PlannedRun) -> Layout:
     if workload.sequence_length % (2 * layout.sequence * number) == 0:
         return replace(layout, sequence=layout.sequence * number)
     raise BadInput(
-        f"{planned.cluster.chip.id} chips have {number} devices each, and neither {local} sequences "
-        f"nor pieces of {workload.sequence_length // layout.sequence} tokens split between them"
+        f"{planned.cluster.chip.id} chips have {number} devices each, and neither {local} sequences"
+        f" nor pieces of {workload.sequence_length // layout.sequence} tokens split between them"
     )
 
 
