@@ -169,7 +169,23 @@ def test_gpus_scale_up_in_whole_hosts(chip: Chip) -> None:
         domain, host = chip.network.domain_chips, chip.chips_per_host
         assert domain % host == 0 or host % domain == 0
         assert chip.network.scale_up_bandwidth > chip.network.scale_out_bandwidth
-        assert chip.hbm_bytes == chip.hbm_marketing_bytes
+
+
+@pytest.mark.parametrize("chip", COMPLETE, ids=lambda chip: chip.id)
+def test_a_gpu_offers_what_its_driver_leaves(chip: Chip) -> None:
+    """A little less than the driver lists, and more than the sheet says: GiB are sold as GB."""
+    if chip.kind != "gpu":
+        return
+    assert 0.97 * chip.hbm_marketing_bytes < chip.hbm_bytes < 1.09 * chip.hbm_marketing_bytes
+    if chip.vendor == "NVIDIA":
+        assert 0.96 < chip.hbm_bytes / (number(chip, "memory.driver_mib") * 2**20) < 0.998
+
+
+@pytest.mark.parametrize(
+    ("chip_id", "gib"), [("a100", 79.15), ("h100", 79.14), ("h200", 139.72), ("b200", 178.35)]
+)
+def test_usable_memory_is_what_pytorch_reports(chip_id: str, gib: float) -> None:
+    assert chip_by_name(chip_id).hbm_bytes / GIB == pytest.approx(gib, abs=1e-6)
 
 
 @pytest.mark.parametrize("chip", COMPLETE, ids=lambda chip: chip.id)

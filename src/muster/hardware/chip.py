@@ -85,8 +85,8 @@ class Chip:
         aliases: other names that are understood.
         constants: the profile of constants that the figures follow: "documented" or "book".
         peak_flops: dense peak FLOP/s by dtype: "bf16", "fp8", "int8", ...
-        hbm_bytes: bytes that a program can use: what the TPU compiler was measured to allow;
-            a GPU's marketing figure, as nothing better is known.
+        hbm_bytes: bytes that a program can use: what the TPU compiler was measured to allow; what
+            a GPU's driver offers to programs.
         hbm_marketing_bytes: bytes on the data sheet.
         hbm_bandwidth: bytes/s.
         network: what it is wired to.

@@ -24,6 +24,7 @@ _UNITS = {
     "core.clock_hz": "Hz",
     "core.mxu_dim": "",
     "measured.bf16_matmul_flops": "FLOP/s",
+    "memory.driver_mib": "MiB",
     "memory.nominal_mib": "MiB",
     "network.hop_latency_seconds": "s",
     "network.torus_axes": "axes",
