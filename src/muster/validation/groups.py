@@ -119,7 +119,9 @@ def _digest(setup: Setup) -> str:
         run.experts_per_token,
         run.gated_mlp,
     )
-    machine = (chip.id, chip.hbm_bytes, getattr(chip.network, "scale_out_bandwidth", 0))
+    # The memory that a GPU is sold with tells 40 from 80 GB; what its driver leaves is a reading.
+    memory = chip.hbm_marketing_bytes if chip.kind == "gpu" else chip.hbm_bytes
+    machine = (chip.id, memory, getattr(chip.network, "scale_out_bandwidth", 0))
     words = (
         run.remat_policy,
         run.weight_dtype,
