@@ -47,4 +47,5 @@ def test_schedules_are_shown_and_bounds_spelt(capsys: pytest.CaptureFixture[str]
     print_sweep(sweep_of(plan, "batch", Restrictions(), minimize="time"))
     out = capsys.readouterr().out
     assert "microbatches" in out
+    assert "expected error of a step: +-" in " ".join(out.split())
     assert " ici " not in out

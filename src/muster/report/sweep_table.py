@@ -6,6 +6,7 @@ from muster.planner.sizes import SHORTEST_SEQUENCE
 from muster.planner.sweep import Sweep, SweepPoint
 from muster.report.columns import Column, shown
 from muster.report.terminal import BAD, QUIET, Grid, bar, console, keep_together, title
+from muster.report.trust import error_words
 from muster.report.words import SHORT_BOUNDS, layout_text
 from muster.units import format_seconds, format_si
 
@@ -108,7 +109,11 @@ def _legend(sweep: Sweep) -> str:
         else "each point searched from its neighbour's layout, not in full"
     )
     convention = "every matmul, causal" if sweep.what == "seq" else "6N"
-    return f"-> what was asked; MFU: {convention}, predicted; {how}{_ends(sweep)}"
+    error, _ = error_words(sweep.given.cluster.chip.id)
+    return (
+        f"-> what was asked; MFU: {convention}, predicted; expected error of a step: {error}; "
+        f"{how}{_ends(sweep)}"
+    )
 
 
 def _ends(sweep: Sweep) -> str:
