@@ -95,6 +95,7 @@ def test_no_line_ends_between_a_number_and_its_unit(
 def test_words_that_stay_together() -> None:
     assert glued("takes 10.3 ms more: +9.60 ms sequence").count(GLUE) == 2
     assert glued("data 4 x fsdp 64 x sequence 8, remat none").count(GLUE) == 4
+    assert glued("ways (F = 28,672)") == f"ways (F{GLUE}={GLUE}28,672)"
     assert glued("1,024 sequences of 4,096") == f"1,024{GLUE}sequences of 4,096"
 
 
