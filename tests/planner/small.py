@@ -123,11 +123,8 @@ def violations(
         "chips": per_slice > cluster.slice.chips,
         "host": not chip.slices and bool(per_slice % host and host % per_slice),
         "batch": rest > 0,
-        "microbatches": bool(local % layout.microbatches)
-        or not (layout.microbatches == 1 or is_power_of_two(max(1, local // layout.microbatches))),
-        "sequence": not is_power_of_two(layout.sequence)
-        or T % layout.sequence > 0
-        or (layout.sequence > 1 and T / layout.sequence < 128),
+        "microbatches": local % layout.microbatches > 0,
+        "sequence": T % layout.sequence > 0 or (layout.sequence > 1 and T / layout.sequence < 128),
         "stages": layout.stage > layers
         or (
             layers % layout.stage
@@ -137,7 +134,10 @@ def violations(
         "pipeline": layout.stage > 1
         and (gpus is None or layout.fsdp > 1 or layout.microbatches < layout.stage),
         "interleaving": layout.virtual_stages > 1
-        and (layers % pieces > 0 or layout.microbatches % layout.stage > 0),
+        and (
+            (layers % pieces > 0 and (layers + 2) % pieces > 0)
+            or layout.microbatches % layout.stage > 0
+        ),
         "domain": gpus is not None and layout.tensor > gpus.domain_chips,
         "tile": chip.kind == "tpu"
         and layout.weight_shards > 1
@@ -206,7 +206,8 @@ def every_layout(
         if not _tensor_splits(architecture, tensor):
             continue
         for expert in range(1, limit // tensor + 1):
-            for sequence in (1 << power for power in range(8)):
+            pieces = min(limit // (tensor * expert), workload.sequence_length // 128 or 1)
+            for sequence in (n for n in range(1, pieces + 1) if workload.sequence_length % n == 0):
                 for stage in range(1, architecture.num_layers + 1):
                     inner = tensor * expert * sequence * stage
                     for batch in range(1, min(per_slice, limit // inner) + 1):

@@ -4,25 +4,24 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from muster.errors import BadInput, UnknownName
-from muster.hardware import chip_by_name, parse_cluster
+from muster.errors import UnknownName
+from muster.hardware import chip_by_name
 from muster.models.architecture import Architecture
 from muster.models.registry import find_model
 from muster.planner.constraints import (
     divisors,
-    fixed_obstacles,
     kv_copies,
     legal_expert_ways,
     legal_microbatches,
     legal_sequence_ways,
     legal_stages,
     legal_tensor_ways,
+    recurrent_layers,
     shard_obstacle,
     tensor_obstacles,
 )
 from muster.planner.search import Restrictions
 from muster.roofline.workload import Workload
-from tests.planner.plans import plan_of
 from tests.planner.small import models
 
 WORKLOAD = Workload(sequence_length=4096, batch_sequences=1024)
@@ -70,11 +69,31 @@ def test_expert_ways() -> None:
 
 @pytest.mark.parametrize(
     ("length", "ways"),
-    [(4096, (1, 2, 4, 8, 16, 32)), (6144, (1, 2, 4, 8, 16, 32)), (100, (1,)), (384, (1, 2))],
+    [
+        (4096, (1, 2, 4, 8, 16, 32)),
+        (6144, (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48)),
+        (100, (1,)),
+        (384, (1, 2, 3)),
+    ],
 )
 def test_sequence_ways(length: int, ways: tuple[int, ...]) -> None:
-    """Powers of two, in pieces of 128 tokens or more."""
-    assert legal_sequence_ways(Workload(sequence_length=length, batch_sequences=1), 64) == ways
+    """Equal pieces of 128 tokens or more."""
+    workload = Workload(sequence_length=length, batch_sequences=1)
+    assert legal_sequence_ways(find_model("llama-3-8b"), workload, 64) == ways
+
+
+@pytest.mark.parametrize("model", ["qwen3-next-80b-a3b", "nemotron-h-56b", "qwen3.5-397b-a17b"])
+def test_a_recurrence_does_not_cut_its_sequences(model: str) -> None:
+    architecture = find_model(model)
+    assert 0 < recurrent_layers(architecture) < architecture.num_layers
+    assert legal_sequence_ways(architecture, WORKLOAD, 64) == (1,)
+
+
+def test_heads_of_a_recurrence_split_as_those_of_attention_do() -> None:
+    """16 key heads of its delta nets; its attention and experts would split 32 ways."""
+    (obstacle,) = tensor_obstacles(find_model("qwen3.5-397b-a17b"), 32)
+    assert obstacle.message == "16 key heads of the recurrence do not split 32 ways"
+    assert max(legal_tensor_ways(find_model("qwen3.5-397b-a17b"), 64)) == 16
 
 
 @pytest.mark.parametrize(
@@ -91,7 +110,7 @@ def test_stages_do_not_depend_on_the_chips(model: str, stages: list[int]) -> Non
 
 
 def test_microbatches() -> None:
-    assert legal_microbatches(12) == (1, 3, 6, 12)
+    assert legal_microbatches(12) == (1, 2, 3, 4, 6, 12)
     assert legal_microbatches(1) == (1,)
 
 
@@ -108,59 +127,6 @@ def test_shards_are_a_tile_or_more_on_tpus() -> None:
 @given(number=st.integers(1, 10_000))
 def test_divisors(number: int) -> None:
     assert divisors(number) == [each for each in range(1, number + 1) if number % each == 0]
-
-
-@pytest.mark.parametrize(
-    ("model", "hardware", "fixed", "says"),
-    [
-        (
-            "qwen2-7b",
-            "h100:512",
-            {"tensor": 8},
-            "28 heads do not split 8 ways; legal tensor ways: 1, 2, 4",
-        ),
-        ("llama-3-70b", "h100:512", {"tensor": 16}, "leaves the scale-up domain of 8 GPUs"),
-        ("llama-3-70b", "h100:512", {"expert": 2}, "experts do not split 2 ways"),
-        ("deepseek-v3", "h100:512", {"expert": 3}, "legal expert ways: 1, 2, 4, 8, 16, 32"),
-        ("llama-3-70b", "v5p:4x4x4", {"sequence": 3}, "legal sequence ways: 1, 2, 4, 8, 16, 32"),
-        ("llama-3-70b", "h100:512", {"stage": 81}, "80 layers do not make 81 stages"),
-        ("llama-3-70b", "v5p:4x4x4", {"stage": 2}, "pipelines are planned on GPUs alone"),
-        ("llama-3-70b", "v5p:4x4x4", {"fsdp": 3}, "1,024 sequences of a slice do not split 3"),
-        ("llama-3-70b", "v5p:4x4x4", {"fsdp": 64, "tensor": 2}, "128 chips of a slice of 64"),
-    ],
-)
-def test_what_is_held_and_not_legal_is_one_line_with_the_nearest(
-    model: str, hardware: str, fixed: dict[str, int], says: str
-) -> None:
-    messages = list(fixed_obstacles(find_model(model), parse_cluster(hardware), WORKLOAD, fixed))
-    assert any(says in message for message in messages), messages
-    with pytest.raises(BadInput) as error:
-        plan_of(model, hardware, "1024seq", restrictions=Restrictions(fixed=fixed))
-    assert messages[0] in str(error.value)
-    assert "\n" not in str(error.value)
-    assert len(str(error.value)) < 300
-
-
-@pytest.mark.parametrize(
-    ("hardware", "fixed", "nearest"),
-    [
-        ("h100:512", {"microbatches": 3}, "1, 2, 4, 8, 16, 32, 64"),
-        ("h100:512", {"microbatches": 2000}, "16, 32, 64, 128, 256, 512, 1024"),
-        ("h100:512", {"microbatches": 12, "stage": 8}, "8, 16, 32, 64, 128, 256, 512"),
-        ("v5p:4x4x4", {"microbatches": 32, "fsdp": 64}, "1, 2, 4, 8, 16"),
-    ],
-)
-def test_microbatches_that_are_not_legal_name_the_nearest(
-    hardware: str, fixed: dict[str, int], nearest: str
-) -> None:
-    with pytest.raises(BadInput, match=f"legal microbatches: {nearest}$"):
-        plan_of("llama-3-70b", hardware, "1024seq", restrictions=Restrictions(fixed=fixed))
-
-
-def test_nothing_is_in_the_way_of_what_is_legal() -> None:
-    fixed = {"tensor": 8, "stage": 4, "data": 16, "sequence": 1}
-    found = fixed_obstacles(find_model("llama-3-70b"), parse_cluster("h100:512"), WORKLOAD, fixed)
-    assert list(found) == []
 
 
 def test_an_unknown_axis_is_named() -> None:

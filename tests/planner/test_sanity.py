@@ -211,6 +211,44 @@ def test_small_random_clusters_are_searched_whole(
     assert now == least if math.isinf(least) else now == pytest.approx(least, rel=1e-9)
 
 
+@pytest.mark.parametrize(
+    ("architecture", "hardware"),
+    [(TINY, "v5e-16"), (TINY_EXPERTS, "h100:16"), (published("Llama-3-8B"), "v4:2x2x4")],
+    ids=lambda each: each if isinstance(each, str) else each.name,
+)
+@given(hbm=st.floats(0.002, 1.0), minimize=st.sampled_from(MINIMIZE))
+@settings(max_examples=10, deadline=None)
+def test_no_full_chip_is_chosen_where_one_with_room_is_as_good(
+    architecture: Architecture, hardware: str, hbm: float, minimize: Minimize
+) -> None:
+    """Within a percent of the least, against all legal layouts with every recomputation."""
+    cluster = parse_cluster(hardware)
+    cluster = with_chip(cluster, replace(cluster.chip, hbm_bytes=int(cluster.chip.hbm_bytes * hbm)))
+    workload = Workload(sequence_length=2048, batch_sequences=12)
+    found = search(architecture, cluster, workload, minimize=minimize)
+    assume(found.ranked)
+    first, chosen = found.ranked[0], found.chosen
+    assert chosen is not None
+    least, value = (
+        measure(minimize, each.layout.chips_used, each.seconds) for each in (first, chosen)
+    )
+    assert value <= 1.01 * least
+    if chosen.memory.total > 0.86 * chosen.memory.usable:
+        assert chosen is first
+        for each in every_choice(architecture, cluster, workload):
+            if each.memory.total > 0.86 * each.memory.usable:
+                continue
+            assert measure(minimize, each.layout.chips_used, each.seconds) > 1.01 * least or (
+                minimize == "chips"
+                and (
+                    each.layout.chips_used > first.layout.chips_used
+                    or each.seconds > 1.01 * first.seconds
+                )
+            )
+    elif first.memory.total <= 0.86 * first.memory.usable:
+        assert chosen is first
+
+
 @given(architecture=models(), cluster=clusters(), workload=workloads, data=st.data())
 @FEW
 def test_what_is_held_is_obeyed(

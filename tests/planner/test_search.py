@@ -5,7 +5,7 @@ import pytest
 from muster.errors import BadInput
 from muster.hardware import parse_cluster
 from muster.models.registry import find_model
-from muster.planner.meshes import filled_by
+from muster.planner.meshes import Meshes, filled_by
 from muster.planner.search import (
     WORTH_SHOWING,
     Choice,
@@ -20,7 +20,7 @@ from muster.roofline.step_time import StepModel
 from muster.roofline.workload import Workload
 from muster.sharding.mesh import Layout
 from tests.planner.plans import plan_of, rule_of
-from tests.roofline.cases import published
+from tests.roofline.cases import dense, published
 
 POD = "v5p:16x20x28"
 WORKLOAD = Workload(sequence_length=4096, batch_sequences=1024)
@@ -77,6 +77,56 @@ def test_405b_on_eight_pods_is_compute_bound_at_16m_and_not_at_4m() -> None:
 
 
 # What the search leaves out and what it asks.
+
+
+@pytest.mark.parametrize(
+    ("layers", "stage", "pieces"),
+    [
+        (126, 16, (1, 2, 4, 8)),  # with embedding and head 128
+        (126, 9, (1, 2, 7)),
+        (80, 8, (1, 2, 5)),
+        (61, 21, (1, 3)),
+        (61, 16, (1,)),
+        (61, 1, (1,)),
+    ],
+)
+def test_pieces_that_a_stage_may_hold(layers: int, stage: int, pieces: tuple[int, ...]) -> None:
+    meshes = Meshes(
+        architecture=dense(L=layers, D=512, F=1024, N=8, K=4, H=64, V=1000),
+        cluster=parse_cluster("h100:512"),
+        workload=WORKLOAD,
+        restrictions=Restrictions(),
+        zero_1=True,
+    )
+    assert meshes.pieces(Layout(stage=stage)) == pieces
+
+
+def test_a_pipeline_of_layers_that_do_not_divide_is_interleaved() -> None:
+    """405B as Meta ran it: 126 layers on 16 stages, with embedding and head 8 pieces each."""
+    held = Restrictions(fixed={"tensor": 8, "stage": 16, "data": 128})
+    workload = Workload(sequence_length=8192, batch_sequences=2048)
+    best = ranked("llama-3.1-405b", "h100:16384", workload, held)[0]
+    assert best.layout.virtual_stages > 1
+
+
+def test_microbatches_are_of_any_number_of_sequences() -> None:
+    """1,000 sequences in microbatches of 1, 2, 4, 8 ... would be a quarter slower."""
+    workload = Workload(sequence_length=4096, batch_sequences=1000)
+    mesh = {"data": 4, "fsdp": 1, "sequence": 8, "tensor": 2}  # 250 sequences each
+    free, *powers = (
+        ranked("llama-3-8b", "h100:64", workload, Restrictions(fixed={**mesh, **microbatches}))
+        for microbatches in ({}, *({"microbatches": m} for m in (125, 250, 1)))
+    )
+    assert free[0].seconds < 0.95 * min(each[0].seconds for each in powers if each)
+
+
+@pytest.mark.parametrize(("hardware", "asked"), [("h100:64", Remat.OFFLOAD), ("h100:8", None)])
+def test_policies_that_gpus_do_not_run_unless_asked(hardware: str, asked: Remat | None) -> None:
+    """There keeping outputs is `full` by another name, as whole layers run again."""
+    found = ranked("llama-3-8b", hardware, restrictions=Restrictions(remat=asked))
+    remats = {each.remat for each in found}
+    assert remats == {asked} if asked else not remats & {Remat.OFFLOAD, Remat.OUTPUTS}
+    assert ranked("llama-3-8b", hardware, restrictions=Restrictions(remat=Remat.OUTPUTS))
 
 
 def test_only_what_is_near_the_best_is_shown_and_it_all_is_in_order() -> None:

@@ -57,7 +57,7 @@ class Bounds:
         Args:
             model: what predicts it; models differ in their slices alone.
             mesh: its ways.
-            pieces: pieces of the pipeline that a stage holds, or fewer that divide its layers too.
+            pieces: pieces of the pipeline that a stage holds.
             microbatches: so many of them ...
             fewest: ... or fewer, but no fewer than these.
         """

@@ -9,10 +9,9 @@ from muster.models.architecture import Architecture
 from muster.models.numerics import untrainable
 from muster.planner.advice import advice
 from muster.planner.closed_form import candidates
-from muster.planner.constraints import fixed_obstacles
 from muster.planner.explain import reasons
-from muster.planner.meshes import Meshes
 from muster.planner.plan import Bound, Estimate, Plan
+from muster.planner.refusal import refusal
 from muster.planner.rules import rules_of_thumb
 from muster.planner.search import Choice, Found, Minimize, Restrictions, search
 from muster.planner.trainable import training_obstacles
@@ -52,9 +51,9 @@ def make_plan(
         raise BadInput(f"an MFU of {mfu:g} is not between {LEAST_MFU} and 1; 0.4 stands for 40%")
     restrictions = restrictions or Restrictions()
     found = search(architecture, cluster, workload, restrictions, minimize=minimize)
-    choice = found.ranked[0] if found.ranked else found.closest
+    choice = found.chosen or found.closest
     if choice is None:
-        raise BadInput(_nothing_legal(architecture, cluster, workload, restrictions))
+        raise BadInput(refusal(architecture, cluster, workload, restrictions))
     obstacles = tuple(training_obstacles(architecture, choice.layout, workload.sequence_length))
     params = param_counts(architecture)
     planned = replace(workload, remat=choice.remat.value)
@@ -116,27 +115,6 @@ def _trainable(
     held = replace(restrictions, trainable=True)
     others = search(architecture, cluster, workload, held, minimize=minimize)
     return next(iter(others.ranked), None)
-
-
-def _nothing_legal(
-    architecture: Architecture, cluster: Cluster, workload: Workload, restrictions: Restrictions
-) -> str:
-    fixed = ", ".join(f"{axis}={ways}" for axis, ways in restrictions.fixed.items())
-    held = f" with {fixed}" if fixed else ""
-    meshes = Meshes(
-        architecture=architecture,
-        cluster=cluster,
-        workload=workload,
-        restrictions=restrictions,
-        zero_1=False,
-    )
-    why = next(
-        fixed_obstacles(architecture, cluster, workload, restrictions.fixed),
-        meshes.microbatch_obstacle()
-        or f"the ways must divide heads {architecture.num_heads}, d_ff {architecture.d_ff}, the "
-        f"sequences and the chips",
-    )
-    return f"no legal layout of {architecture.name} on {cluster.name}{held}: {why}"
 
 
 def _alternatives(found: Found, chosen: Choice) -> Iterator[Choice]:

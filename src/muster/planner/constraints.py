@@ -4,13 +4,24 @@ Each rule says whether some ways of parallelism are possible for a model and, if
 the nearest possible number is.
 """
 
-from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from math import gcd, isqrt
 
-from muster.hardware import Chip, Cluster, Switched
-from muster.models.architecture import Architecture, Attention, Experts, LatentAttention, Mixer, Mlp
+from muster.hardware import Chip
+from muster.models.architecture import (
+    Architecture,
+    Attention,
+    Experts,
+    GatedDeltaNet,
+    LatentAttention,
+    LightningAttention,
+    Mamba1,
+    Mamba2,
+    Mixer,
+    Mlp,
+    Recurrence,
+)
 from muster.roofline.workload import Workload
 
 # A chip's piece of a sequence is kept at least this long, so that its matmuls still fill the MXU.
@@ -18,7 +29,6 @@ SHORTEST_PIECE = 128
 # Rows of a tile in the TPU's memory for numbers of two bytes; a shard of fewer rows is padded to it
 # and must be copied into place after every gather.
 TILE_ROWS = 16
-MOST_WAYS = 1 << 20
 MOST_NAMED = 7
 
 
@@ -73,12 +83,26 @@ def legal_expert_ways(architecture: Architecture, most: int) -> tuple[int, ...]:
     return tuple(ways for ways in divisors(gcd(*counts)) if ways <= most)
 
 
-def legal_sequence_ways(workload: Workload, most: int) -> tuple[int, ...]:
-    """Ways to cut a sequence: powers of two, as kernels want, into pieces of 128 tokens or more."""
-    return tuple(
-        ways
-        for ways in _powers_of_two(min(most, workload.sequence_length // SHORTEST_PIECE or 1))
-        if workload.sequence_length % ways == 0
+def legal_sequence_ways(
+    architecture: Architecture, workload: Workload, most: int
+) -> tuple[int, ...]:
+    """Ways to cut a sequence into equal pieces of 128 tokens or more.
+
+    A recurrence hands its state from token to token, so there a sequence stays whole. Heads do not
+    matter: keys and values travel, queries stay.
+    """
+    if recurrent_layers(architecture):
+        return (1,)
+    most = min(most, workload.sequence_length // SHORTEST_PIECE or 1)
+    return tuple(ways for ways in divisors(workload.sequence_length) if ways <= most)
+
+
+def recurrent_layers(architecture: Architecture) -> int:
+    """Layers in which a token waits for the state that the ones before it left."""
+    return sum(
+        copies
+        for layer, copies in architecture.layer_groups
+        if isinstance(layer.mixer, Recurrence.__value__)
     )
 
 
@@ -99,10 +123,8 @@ def legal_stages(architecture: Architecture, most: int) -> tuple[int, ...]:
 
 @cache
 def legal_microbatches(sequences: int) -> tuple[int, ...]:
-    """Ways to cut a chip's sequences: whole, or into microbatches of 1, 2, 4, 8 ... of them."""
-    return tuple(
-        ways for ways in divisors(sequences) if ways == 1 or _is_power_of_two(sequences // ways)
-    )
+    """Ways to cut a chip's sequences into equal microbatches."""
+    return tuple(divisors(sequences))
 
 
 def shard_obstacle(architecture: Architecture, chip: Chip, shards: int) -> Obstacle | None:
@@ -120,44 +142,6 @@ def shard_obstacle(architecture: Architecture, chip: Chip, shards: int) -> Obsta
             f"{architecture.d_model} rows a chip, less than a tile of {TILE_ROWS}"
         ),
     )
-
-
-def fixed_obstacles(
-    architecture: Architecture, cluster: Cluster, workload: Workload, fixed: Mapping[str, int]
-) -> Iterator[str]:
-    """Why the ways that a user holds fixed leave no layout, with the nearest legal ones."""
-    chips, network = cluster.slice.chips, cluster.chip.network
-    tensor, expert = fixed.get("tensor", 1), fixed.get("expert", 1)
-    sequence, stage = fixed.get("sequence", 1), fixed.get("stage", 1)
-    batch = fixed.get("data", 1) * fixed.get("fsdp", 1) * expert
-    per_slice = workload.batch_sequences // cluster.slices
-    legal = legal_tensor_ways(architecture, smallest_tensor_limit(architecture))
-    for obstacle in tensor_obstacles(architecture, tensor):
-        yield f"{obstacle.message}; legal tensor ways: {nearest_of(legal, tensor)}"
-    if isinstance(network, Switched) and tensor > network.domain_chips:
-        yield f"tensor={tensor} leaves the scale-up domain of {network.domain_chips} GPUs"
-    if expert not in (legal := legal_expert_ways(architecture, expert + MOST_WAYS)):
-        yield f"experts do not split {expert} ways; legal expert ways: {nearest_of(legal, expert)}"
-    if sequence not in (legal := legal_sequence_ways(workload, workload.sequence_length)):
-        yield (
-            f"a sequence is cut into pieces of {SHORTEST_PIECE} tokens or more, a power of two of "
-            f"them, not {sequence}; legal sequence ways: {nearest_of(legal, sequence)}"
-        )
-    if stage not in (legal := legal_stages(architecture, architecture.num_layers)):
-        yield (
-            f"{architecture.num_layers} layers do not make {stage} stages; legal stages: "
-            f"{nearest_of(legal, stage)}"
-        )
-    elif stage > 1 and not isinstance(network, Switched):
-        yield f"stage={stage}: pipelines are planned on GPUs alone"
-    if per_slice % batch:
-        legal = tuple(divisors(per_slice))
-        yield (
-            f"{per_slice:,} sequences of a slice do not split {batch} ways; legal batch ways: "
-            f"{nearest_of(legal, batch)}"
-        )
-    if (ways := tensor * batch * sequence * stage) > chips:
-        yield f"these ways are {ways:,} chips of a slice of {chips:,}"
 
 
 def nearest_of(legal: tuple[int, ...], asked: int) -> str:
@@ -186,29 +170,24 @@ def _is_power_of_two(number: int) -> bool:
     return number & (number - 1) == 0
 
 
-def _powers_of_two(most: int) -> Iterator[int]:
-    ways = 1
-    while ways <= most:
-        yield ways
-        ways *= 2
-
-
 def smallest_tensor_limit(architecture: Architecture) -> int:
     """The number that tensor-parallel ways must divide: common to all heads and widths."""
     sizes = [
         size
         for layer, _ in architecture.layer_groups
-        for size in (_heads(layer.mixer), _width(layer.mlp))
+        for size in (_heads(layer.mixer)[0], _width(layer.mlp))
         if size
     ]
     return gcd(*sizes) if sizes else 1
 
 
 def _mixer_obstacles(mixer: Mixer | None, tensor: int) -> list[Obstacle]:
-    heads = _heads(mixer)
+    heads, what = _heads(mixer)
     if heads and heads % tensor:
         return [
-            Obstacle(rule="heads", limit=heads, message=f"{heads} heads do not split {tensor} ways")
+            Obstacle(
+                rule="heads", limit=heads, message=f"{heads} {what} do not split {tensor} ways"
+            )
         ]
     if not isinstance(mixer, Attention):
         return []
@@ -233,8 +212,19 @@ def _mlp_obstacles(mlp: Mlp | Experts | None, tensor: int) -> list[Obstacle]:
     return []
 
 
-def _heads(mixer: Mixer | None) -> int:
-    return mixer.num_heads if isinstance(mixer, Attention | LatentAttention) else 0
+def _heads(mixer: Mixer | None) -> tuple[int, str]:
+    """What of a mixer tensor parallelism splits whole, and its name; 0 where that is nothing."""
+    match mixer:
+        case Attention() | LatentAttention() | LightningAttention():
+            return mixer.num_heads, "heads"
+        case Mamba2():
+            return mixer.num_heads, "heads of the recurrence"
+        case GatedDeltaNet():
+            return mixer.num_key_heads, "key heads of the recurrence"
+        case Mamba1():
+            return mixer.inner, "channels of the recurrence"
+        case _:
+            return 0, ""
 
 
 def _width(mlp: Mlp | Experts | None) -> int:

@@ -14,7 +14,6 @@ from muster.planner.constraints import (
     legal_sequence_ways,
     legal_stages,
     legal_tensor_ways,
-    nearest_of,
     shard_obstacle,
 )
 from muster.planner.trainable import layout_obstacles
@@ -67,7 +66,9 @@ class Meshes:
         for tensor in self._allowed("tensor", legal_tensor_ways(architecture, near)):
             ways = legal_expert_ways(architecture, limit // tensor)
             for expert in self._allowed("expert", ways):
-                pieces = legal_sequence_ways(self.workload, limit // (tensor * expert))
+                pieces = legal_sequence_ways(
+                    architecture, self.workload, limit // (tensor * expert)
+                )
                 for sequence in self._allowed("sequence", pieces):
                     most = limit // (tensor * expert * sequence) if switched else 1
                     most = 1 if self.restrictions.trainable else most
@@ -78,11 +79,15 @@ class Meshes:
         return [each for each in ways if self.restrictions.allows(axis, each)]
 
     def pieces(self, mesh: Layout) -> tuple[int, ...]:
-        """How many pieces each stage may hold: all that divide its layers, up to a few."""
-        layers = self.architecture.num_layers
-        if mesh.stage == 1 or layers % mesh.stage:
+        """How many pieces each stage may hold: one, or a few that deal the layers out evenly.
+
+        Embedding and head may count as a layer each: 126 layers make 128 pieces of one.
+        """
+        layers, p = self.architecture.num_layers, mesh.stage
+        if p == 1:
             return (1,)
-        return tuple(v for v in divisors(layers // mesh.stage) if v <= MOST_VIRTUAL_STAGES)
+        more = range(2, MOST_VIRTUAL_STAGES + 1)
+        return (1, *(v for v in more if layers % (p * v) == 0 or (layers + 2) % (p * v) == 0))
 
     def microbatches(self, mesh: Layout) -> list[int]:
         """Every number of microbatches, most first: no fewer than the stages."""
@@ -115,22 +120,6 @@ class Meshes:
     def _untrainable(self, layout: Layout) -> bool:
         length = self.workload.sequence_length
         return next(layout_obstacles(self.architecture, layout, length), None) is not None
-
-    def microbatch_obstacle(self) -> str | None:
-        """Why the microbatches that a user holds fixed leave no layout, with the nearest legal."""
-        asked = self.restrictions.fixed.get("microbatches")
-        if asked is None:
-            return None
-        others = {k: v for k, v in self.restrictions.fixed.items() if k != "microbatches"}
-        free = replace(self, restrictions=replace(self.restrictions, fixed=others))
-        splits = (mesh for mesh in free if next(free.splits(mesh), None))
-        legal = tuple(sorted({each for mesh in splits for each in free.microbatches(mesh)}))
-        if not legal or asked in legal:
-            return None
-        return (
-            f"no mesh cuts its share of the batch into {asked} microbatches of 1, 2, 4, 8 ... "
-            f"sequences; legal microbatches: {nearest_of(legal, asked)}"
-        )
 
 
 def schedules(mesh: Layout, pieces: int, microbatches: Iterable[int]) -> Iterator[Layout]:

@@ -1,14 +1,14 @@
 """Search: every legal layout of a cluster, pruned by bounds, ranked by predicted step time.
 
-    for every mesh, least bound first, until a bound is beyond what is worth showing
-        for every number of pieces a stage, and of microbatches, most first
+    for every mesh and pieces a stage, least bound first, until a bound is beyond what is shown
+        for every number of microbatches, most first
             if its bound is not beyond
                 for every split of the batch ways into shards and replicas
-                    the least recomputation that fits
+                    the least recomputation that fits, and the least that leaves room
 
 Nothing is sampled: what is left out is either illegal (`planner.meshes`, `planner.constraints`) or
-bounded away (`planner.bounds`). The order of equals is time, then memory, then simplicity (fewer
-axes).
+bounded away (`planner.bounds`). The order is time, then memory, then simplicity (fewer axes). Which
+of those within a hair of the quickest is chosen, `planner.choice` says.
 """
 
 import math
@@ -26,6 +26,7 @@ from muster.planner.choice import (
     Restrictions,
     axes_used,
     measure,
+    preferred,
 )
 from muster.planner.host import host_share
 from muster.planner.meshes import Meshes, filled_by, schedules
@@ -94,6 +95,17 @@ def _uneven(cluster: Cluster, workload: Workload) -> str:
     return f"{sequences:,} sequences do not split over {slices} slices; nearest batches: {nearest}"
 
 
+def _is_searched(remat: Remat, model: StepModel) -> bool:
+    """Whether a policy is considered unless it is asked for.
+
+    No measured run shows what waiting for a GPU's host costs. Where whole layers run again, keeping
+    their outputs saves nothing: it is `full` by another name.
+    """
+    if remat is Remat.OFFLOAD:
+        return model.cluster.chip.kind == "tpu"
+    return remat is not Remat.OUTPUTS or not model.software.whole_layer
+
+
 # A mesh's batch ways as shards and replicas, most shards first.
 type Splits = tuple[Layout, ...]
 
@@ -112,7 +124,7 @@ class _Search:
         self.policies = {
             remat: remat_policy(remat, whole_layer=model.software.whole_layer)
             for remat in restrictions.policies
-            if remat is not Remat.OFFLOAD or cluster.chip.kind == "tpu" or restrictions.remat
+            if restrictions.remat or _is_searched(remat, model)
         }
         self.meshes = Meshes(
             architecture=model.architecture,
@@ -126,30 +138,36 @@ class _Search:
         self.host_bytes = host_share(cluster.chip).bytes
         self.best: dict[Layout, Choice] = {}
         self.least = math.inf
+        self.roomy: Choice | None = None
         self.closest: Choice | None = None
         self.examined = 0
 
     def run(self) -> Found:
         """Consider every mesh that could still be near the best."""
-        for bound, mesh, model in self._in_order():
+        for bound, mesh, pieces, model in self._in_order():
             if bound > self.least * self.within:
                 break
-            for pieces in self.meshes.pieces(mesh):
-                self._schedule(model, mesh, pieces)
+            self._schedule(model, mesh, pieces)
         ranked = tuple(sorted(self.best.values(), key=self._rank))
-        return Found(ranked=ranked, examined=self.examined, closest=self.closest)
+        return Found(
+            ranked=ranked,
+            chosen=preferred(ranked[0], self.roomy, self.minimize) if ranked else None,
+            examined=self.examined,
+            closest=self.closest,
+        )
 
-    def _in_order(self) -> list[tuple[float, Layout, StepModel]]:
-        """Every mesh with its bound on every slice that it fills, the least first."""
-        bounded: list[tuple[float, Layout, StepModel]] = []
+    def _in_order(self) -> list[tuple[float, Layout, int, StepModel]]:
+        """Every mesh and its pieces a stage, with a bound on every slice that it fills."""
+        bounded: list[tuple[float, Layout, int, StepModel]] = []
         for mesh in self.meshes:
             microbatches = self.meshes.microbatches(mesh)
             if not microbatches:
                 continue
-            most, fewest, pieces = microbatches[0], microbatches[-1], self.meshes.pieces(mesh)[-1]
+            most, fewest = microbatches[0], microbatches[-1]
             bounded += [
-                (self._bound(model, mesh, pieces, most, fewest), mesh, model)
+                (self._bound(model, mesh, pieces, most, fewest), mesh, pieces, model)
                 for model in self._models_on(mesh.chips_per_slice)
+                for pieces in self.meshes.pieces(mesh)
             ]
         return sorted(bounded, key=lambda each: (each[0], axes_used(each[1])))
 
@@ -241,7 +259,8 @@ class _Search:
     def _consider(self, model: StepModel, splits: Splits) -> None:
         """Every split into shards and replicas that fits, with the least recomputation.
 
-        The host's memory instead of recomputation is a matter of time: both are predicted.
+        Where that fills the chip, also with more of it. The host's memory instead of recomputation
+        is a matter of time: both are predicted.
         """
         short = False
         for layout in splits:
@@ -254,13 +273,16 @@ class _Search:
                 memory = self._fitting(model, layout, remat)
                 if memory:
                     short = False
-                    self._keep(self._predict(model, layout, remat, memory))
-                    if remat not in RUNS_MATMULS_AGAIN:
+                    choice = self._predict(model, layout, remat, memory)
+                    self._keep(choice)
+                    if remat not in RUNS_MATMULS_AGAIN and choice.roomy:
                         break
 
     def _keep(self, choice: Choice) -> None:
         chips = choice.layout.chips_used
         self.least = min(self.least, measure(self.minimize, chips, choice.seconds))
+        if choice.roomy and (not self.roomy or self._rank(choice) < self._rank(self.roomy)):
+            self.roomy = choice
         mesh = choice.mesh
         held = self.best.get(mesh)
         if held is None or self._rank(choice) < self._rank(held):

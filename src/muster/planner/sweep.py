@@ -169,6 +169,7 @@ def sweep_of(plan: Plan, what: What, restrictions: Restrictions, *, minimize: Mi
     """The sweep around a plan, whose own search is not repeated."""
     found = Found(
         ranked=(plan.choice,) if plan.fits else (),
+        chosen=plan.choice if plan.fits else None,
         examined=plan.examined,
         closest=None if plan.fits else plan.choice,
     )
@@ -304,7 +305,7 @@ class _Sweeper:
                 self.architecture, cluster, workload, restrictions, minimize=self.minimize
             )
         except BadInput:
-            return Found(ranked=(), examined=0, closest=None)
+            return Found(ranked=(), chosen=None, examined=0, closest=None)
 
     def _measure(self, choice: Choice) -> tuple[float, float]:
         chips = choice.layout.chips_used
@@ -313,7 +314,7 @@ class _Sweeper:
     def _point(
         self, cluster: Cluster, workload: Workload, found: Found, *, given: bool = False
     ) -> SweepPoint:
-        choice = found.ranked[0] if found.ranked else None
+        choice = found.chosen
         filled = choice.cluster if choice else cluster
         chips, price = filled.chips, cluster.chip.price_usd_per_hour
         at_peak = step_seconds(
