@@ -1,0 +1,298 @@
+"""Ask the TPU compiler for a plan's step, in a process of its own, and keep what it says.
+
+The compiler ends its process on some questions (an abort, an arithmetic fault), so a child process
+asks. A compilation is kept by what it depends on: the plan's choices, muster's code, the compiler's
+version and options; the second time it costs nothing.
+"""
+
+import contextlib
+import hashlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any, Literal
+
+from muster.errors import BadInput
+from muster.planner.plan_file import PlannedRun
+
+PACKAGES = ("jax", "jaxlib", "libtpu")
+# One process holds libtpu unless told otherwise; no metadata server is asked where there is none.
+ENVIRONMENT = {
+    "JAX_PLATFORMS": "cpu",
+    "TPU_SKIP_MDS_QUERY": "1",
+    "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
+    "TF_CPP_MIN_LOG_LEVEL": "2",
+}
+# What a plan predicts does not change the program that it is compiled to.
+PARTS_COMPILED = ("muster", "model", "cluster", "workload", "layout")
+CODE_APART = ("cli", "report", "validation", "proof", "launch")
+MOST_LAST_WORDS = 300
+
+type Status = Literal["compiled", "too_large", "refused", "died", "bad_input"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Memory:
+    """The compiler's own count of one device's HBM, bytes.
+
+    Attributes:
+        arguments: state and batch.
+        outputs: the new state; it takes over `aliased` bytes of the arguments.
+        aliased: outputs that lie where arguments lay.
+        temporaries: the most that lives in between.
+        code: the program.
+        peak: the most at any time, where the compiler says it.
+    """
+
+    arguments: int
+    outputs: int
+    aliased: int
+    temporaries: int
+    code: int
+    peak: int
+    host_temporaries: int
+
+    @property
+    def total(self) -> int:
+        """What has to fit: arguments, outputs that are not aliased, temporaries and code."""
+        return self.arguments + self.outputs - self.aliased + self.temporaries + self.code
+
+
+@dataclass(frozen=True, kw_only=True)
+class Compilation:
+    """What came of a compilation.
+
+    Attributes:
+        status: `compiled`; `too_large`: it needs more memory than the chip has; `refused`: the
+            compiler gave an error; `died`: its process ended; `bad_input`: the step cannot be built.
+        message: what went wrong, one line; empty where nothing did.
+        text: the scheduled program; None unless compiled.
+        memory: None unless compiled.
+        needed: bytes of `space` that it needs, where it is too large.
+        usable: bytes of `space` that there are, where it is too large.
+        space: the memory that does not hold it: "hbm", "vmem" or "smem".
+        cost: the compiler's own counts, "flops" and "bytes accessed"; loop bodies count once.
+        mesh: ways of every mesh axis, outermost first, over devices.
+        coordinates: of each device in the mesh's order: x, y, z, core, slice.
+        trace_seconds: to trace and lower the step.
+        compile_seconds: to compile it.
+        peak_rss_bytes: the most memory that the child process held.
+        versions: of JAX and the compiler.
+        options: compiler options that it was given.
+        kept: whether it was found among results kept before.
+    """
+
+    status: Status
+    message: str = ""
+    text: Path | None = None
+    memory: Memory | None = None
+    needed: int = 0
+    usable: int = 0
+    space: str = ""
+    cost: Mapping[str, float] = field(default_factory=dict)
+    mesh: Mapping[str, int] = field(default_factory=dict)
+    coordinates: tuple[tuple[int, ...], ...] = ()
+    trace_seconds: float = 0.0
+    compile_seconds: float = 0.0
+    peak_rss_bytes: int = 0
+    versions: Mapping[str, str] = field(default_factory=dict)
+    options: Mapping[str, str] = field(default_factory=dict)
+    kept: bool = False
+
+
+def default_cache() -> Path:
+    """Where compilations are kept: the user's cache folder."""
+    base = os.environ.get("XDG_CACHE_HOME")
+    return (Path(base) if base else Path.home() / ".cache") / "muster" / "proof"
+
+
+def compile_plan(
+    planned: PlannedRun,
+    *,
+    options: Mapping[str, str] | None = None,
+    layers: int | None = None,
+    folder: Path | None = None,
+    timeout_seconds: float | None = None,
+) -> Compilation:
+    """Compile the training step of a plan for the plan's own topology.
+
+    Args:
+        planned: the plan.
+        options: compiler options, by name.
+        layers: compile a model of this many of its layers instead; None for all.
+        folder: where compilations are kept; None for `default_cache()`.
+        timeout_seconds: after which the child process is ended; None for never.
+
+    Raises:
+        BadInput: the plan is not for TPUs, or the compiler is not installed.
+    """
+    _check(planned)
+    request = {
+        "plan": {part: planned.document[part] for part in (*PARTS_COMPILED, "estimate")},
+        "options": dict(options or {}),
+        "layers": layers,
+    }
+    key = content_key(request)
+    kept = (folder or default_cache()) / key[:2] / key
+    found = _read(kept, kept=True)
+    if found is not None:
+        return found
+    kept.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=kept.parent, prefix="new-") as work:
+        result = _run(request, Path(work), timeout_seconds)
+        result |= {"versions": versions(), "options": request["options"]}
+        (Path(work) / "result.json").write_text(json.dumps(result), "utf-8")
+        if result["status"] == "died":  # it may have been this machine's fault: never kept
+            return _compilation(result, Path(work), kept=False)
+        _keep(Path(work), kept)
+    done = _read(kept, kept=False)
+    assert done is not None
+    return done
+
+
+def content_key(request: Mapping[str, Any]) -> str:
+    """The SHA-256 of everything that a compilation depends on."""
+    plan = {part: request["plan"][part] for part in PARTS_COMPILED}
+    content = {**request, "plan": plan, "versions": versions(), "code": code_hash()}
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+@cache
+def versions() -> Mapping[str, str]:
+    """Versions of JAX and of the TPU compiler; those that are not installed are left out."""
+    found = {}
+    for package in PACKAGES:
+        with contextlib.suppress(PackageNotFoundError):
+            found[package] = version(package)
+    return found
+
+
+@cache
+def code_hash() -> str:
+    """The SHA-256 of the code and data of muster that a step is built from."""
+    root = Path(__file__).parents[1]
+    digest = hashlib.sha256((root / "proof" / "compile.py").read_bytes())
+    for path in sorted(root.rglob("*")):
+        inside = path.relative_to(root)
+        if path.suffix in {".py", ".toml"} and inside.parts[0] not in CODE_APART:
+            digest.update(inside.as_posix().encode())
+            digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
+def _check(planned: PlannedRun) -> None:
+    chip = planned.cluster.chip
+    if chip.compiler is None:
+        raise BadInput(
+            f"the plan is for {planned.cluster.name}, and the compiler that needs no chips knows "
+            "TPUs alone; `muster plan` is what checks a plan for other chips"
+        )
+    missing = [package for package in ("jax", "libtpu") if package not in versions()]
+    if missing:
+        raise BadInput(
+            f"the TPU compiler is not installed ({' and '.join(missing)} missing); "
+            "install muster[tpu]"
+        )
+
+
+def _run(request: Mapping[str, Any], work: Path, timeout_seconds: float | None) -> dict[str, Any]:
+    asked = work / "request.json"
+    asked.write_text(json.dumps(request), "utf-8")
+    begun = time.perf_counter()
+    with (work / "log.txt").open("wb") as log:
+        child = subprocess.Popen(
+            [sys.executable, "-m", "muster.proof.compile", str(asked), str(work)],
+            env=os.environ | ENVIRONMENT,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,  # so that a Ctrl-C reaches it through us, once
+        )
+        try:
+            status = child.wait(timeout_seconds)
+        except subprocess.TimeoutExpired:
+            _end(child)
+            return {"status": "died", "message": f"not done after {timeout_seconds:.0f} s"}
+        except BaseException:
+            _end(child)
+            raise
+    result = work / "result.json"
+    if status == 0 and result.exists():
+        found: dict[str, Any] = json.loads(result.read_text("utf-8"))
+        return found
+    return {
+        "status": "died",
+        "message": how_it_died(status, (work / "log.txt").read_text("utf-8", errors="replace")),
+        "compile_seconds": time.perf_counter() - begun,
+    }
+
+
+def _end(child: subprocess.Popen[bytes]) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(child.pid, signal.SIGKILL)
+    child.wait()
+
+
+def how_it_died(status: int, log: str) -> str:
+    """One line on how a child process ended without a result.
+
+    >>> how_it_died(-8, "")
+    'the compiler process ended with SIGFPE, an arithmetic fault inside the TPU compiler'
+    >>> how_it_died(1, "Traceback ...\\nModuleNotFoundError: No module named 'optax'\\n")
+    "the compiler process failed: ModuleNotFoundError: No module named 'optax'"
+    """
+    lines = [line.strip() for line in log.splitlines() if line.strip()]
+    if status >= 0:
+        return f"the compiler process failed: {lines[-1][:MOST_LAST_WORDS] if lines else status}"
+    name = signal.Signals(-status).name if -status in list(signal.Signals) else str(-status)
+    why = {
+        "SIGFPE": ", an arithmetic fault inside the TPU compiler",
+        "SIGABRT": ": the TPU compiler gave up",
+        "SIGSEGV": ", a memory fault inside the TPU compiler",
+        "SIGKILL": ": killed from outside, as by a machine out of memory",
+    }.get(name, "")
+    fatal = [line for line in lines if line.startswith("F") and "]" in line] or [
+        line for line in lines if "Check failed" in line
+    ]
+    said = f" ({fatal[0].split('] ', 1)[-1][:MOST_LAST_WORDS]})" if fatal else ""
+    return f"the compiler process ended with {name}{why}{said}"
+
+
+def _keep(work: Path, kept: Path) -> None:
+    """Put a finished folder in its place; a renamed folder is whole or not there."""
+    (work / "request.json").unlink()
+    ready = kept.with_name(kept.name + f".{os.getpid()}")
+    shutil.copytree(work, ready)
+    try:
+        ready.rename(kept)
+    except OSError:  # another process was first: its result is as good
+        shutil.rmtree(ready, ignore_errors=True)
+
+
+def _read(folder: Path, *, kept: bool) -> Compilation | None:
+    try:
+        result = json.loads((folder / "result.json").read_text("utf-8"))
+    except (OSError, ValueError):
+        return None
+    return _compilation(result, folder, kept=kept)
+
+
+def _compilation(result: Mapping[str, Any], folder: Path, *, kept: bool) -> Compilation:
+    compiled = result["status"] == "compiled"
+    given = {key: value for key, value in result.items() if key not in {"memory", "coordinates"}}
+    return Compilation(
+        **given,
+        kept=kept,
+        text=folder / "program.hlo.txt" if compiled else None,
+        memory=Memory(**result["memory"]) if compiled else None,
+        coordinates=tuple(tuple(place) for place in result.get("coordinates", ())),
+    )
