@@ -1,5 +1,6 @@
 """Writing checkpoints in the background, and going on after a write that failed."""
 
+import gc
 import logging
 import shutil
 from collections.abc import Callable, Mapping
@@ -103,10 +104,8 @@ class Saver:
             items.append(DATA)
             parts[DATA] = ocp.args.JsonSave({DATA_KEY: np.asarray(data, np.int64).tolist()})
         self._save = _Save(step=step, items=tuple(items), bytes=bytes_of(trees))
-        try:
-            self._manager.save(step, args=ocp.args.Composite(**parts), force=True)
-        except Exception as error:
-            raise self._failed(error) from error
+        manager = self._manager
+        self._attempt(lambda: manager.save(step, args=ocp.args.Composite(**parts), force=True))
         self._last_started = step
         if not self.options.asynchronous:
             self.wait()
@@ -117,12 +116,8 @@ class Saver:
         Raises:
             SaveFailed: it could not be written; the steps before are untouched.
         """
-        if self._manager is None:
-            return
-        try:
-            self._manager.wait_until_finished()
-        except Exception as error:
-            raise self._failed(error) from error
+        if self._manager is not None:
+            self._attempt(self._manager.wait_until_finished)
 
     def close(self) -> None:
         """Wait, and let go of orbax's threads."""
@@ -191,6 +186,19 @@ class Saver:
                 fault = f"cannot save checkpoints in {self.folder}: {error.strerror}"
         if fault := first_fault(fault):
             raise BadInput(fault)
+
+    def _attempt(self, action: Callable[[], object]) -> None:
+        """Do what may meet an error of the write, and tell it as one of ours."""
+        failure = None
+        try:
+            action()
+        except Exception as error:
+            failure = self._failed(error)
+        if failure is not None:
+            # Outside of the handler, so that the error and the abandoned writes in its frames are
+            # freed now, where `silence_orbax` keeps them quiet, and not as the process ends.
+            gc.collect()
+            raise failure
 
     def _failed(self, error: Exception) -> SaveFailed:
         """One line about a save that did not work, and a fresh start for the next one."""
