@@ -22,7 +22,7 @@ from muster.training.experts import DROPLESS, Dispatch
 from muster.training.optimizer import OptimizerConfig
 from muster.training.params import array_shape
 from muster.training.partition import Partition
-from muster.training.setup import Program, make_model, make_program
+from muster.training.setup import Program, jax_dtype, make_model, make_program
 from muster.training.step import Metrics, Objective, TrainState
 
 type Array = np.ndarray[Any, Any]
@@ -175,7 +175,7 @@ def trainer(
     program = make_program(
         plan.workload,
         make_model(plan, dispatch=dispatch),
-        update or optimizer(),
+        update or optimizer(moments_dtype=jax_dtype(plan.workload.optimizer_dtype)),
         objective or Objective(),
     )
     return Trainer(program, program.lowered().compile(QUICKLY))

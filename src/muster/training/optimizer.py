@@ -3,6 +3,7 @@
 The update is computed in float32 whatever the formats that parameters and moments are kept in.
 """
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -54,8 +55,10 @@ class OptimizerConfig:
             raise BadInput(f"{self.warmup_steps} warmup steps; it must not be negative")
         if not (0 <= self.b1 < 1 and 0 <= self.b2 < 1):
             raise BadInput(f"Adam's b1 {self.b1:g} and b2 {self.b2:g} must lie in [0, 1)")
-        if self.weight_decay < 0 or self.clip_norm < 0:
-            raise BadInput("weight decay and clipping norm must not be negative")
+        if not 0 <= self.weight_decay < math.inf:
+            raise BadInput(f"weight decay {self.weight_decay:g}; it must be at least 0")
+        if not self.clip_norm >= 0:
+            raise BadInput(f"clipping norm {self.clip_norm:g}; it must be at least 0")
 
 
 def learning_rate(config: OptimizerConfig) -> optax.Schedule:

@@ -7,6 +7,7 @@ Sums are weighted by tokens, so a batch taken in microbatches has the gradients 
 also where its parts have different numbers of real tokens.
 """
 
+import math
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -15,6 +16,7 @@ import jax.numpy as jnp
 import optax
 from jax.sharding import PartitionSpec as P
 
+from muster.errors import BadInput
 from muster.sharding.rules import BATCH_AXES, SHARD_AXES
 from muster.training.batch import Batch
 from muster.training.experts import RouterLosses
@@ -78,6 +80,12 @@ class Objective:
     z_loss: float = 0.0
     router_loss: float = 0.0
     chunk_tokens: int | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse weights that no run could use."""
+        for name, weight in (("z-loss", self.z_loss), ("router loss", self.router_loss)):
+            if not 0 <= weight < math.inf:
+                raise BadInput(f"a {name} weighed by {weight:g}; it must be at least 0")
 
 
 class _Sums(NamedTuple):
