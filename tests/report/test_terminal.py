@@ -164,7 +164,8 @@ def test_whole_layers_run_again_on_gpus() -> None:
 
 
 def test_a_share_of_the_optimizer_is_said(capsys: pytest.CaptureFixture[str]) -> None:
-    print_plan(plan_of("llama-3-8b", "h100:64", "1M"))
+    held = Restrictions(fixed={"tensor": 2, "fsdp": 1})
+    print_plan(plan_of("llama-3-8b", "h100:64", "1M", restrictions=held))
     assert "also split over the replicas" in capsys.readouterr().out
 
 
