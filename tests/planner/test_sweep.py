@@ -6,11 +6,11 @@ import pytest
 from muster.errors import UnknownName
 from muster.hardware import parse_cluster
 from muster.models.registry import find_model
+from muster.planner.build import make_plan
 from muster.planner.plan import Plan
 from muster.planner.search import Restrictions, search
-from muster.planner.sizes import scaled_cluster
+from muster.planner.sizes import scaled_batch, scaled_cluster, scaled_sequence
 from muster.planner.sweep import (
-    LONG_SEARCH,
     POINTS_PAST_FIT,
     WHAT,
     Sweep,
@@ -20,6 +20,7 @@ from muster.planner.sweep import (
     sweep_of,
 )
 from muster.planner.workload import make_workload
+from muster.roofline.workload import Workload
 from muster.units import parse_batch
 from tests.planner.plans import plan_of
 
@@ -48,7 +49,6 @@ def test_the_given_point_is_the_plan_and_points_ascend(plan: Plan, what: What) -
 
 def test_every_point_is_what_a_search_of_its_own_finds(plan: Plan) -> None:
     found = swept(plan, "batch")
-    assert found.full
     for point in found.points:
         again = search(plan.architecture, plan.cluster, replace(point.workload, remat=None))
         assert point.seconds == again.ranked[0].seconds
@@ -122,18 +122,66 @@ def test_a_batch_splits_over_the_slices_at_every_point() -> None:
         assert point.workload.batch_sequences % 3 == 0
 
 
-def test_a_long_search_is_not_repeated_in_full_and_says_so() -> None:
-    architecture = find_model("mixtral-8x7b")
-    workload = make_workload(architecture, parse_batch("1M"), sequence_length=4096)
-    cluster = parse_cluster("h100:64")
-    middle = search(architecture, cluster, workload)
-    long = replace(middle, examined=LONG_SEARCH)
-    quick = sweep(architecture, cluster, workload, "batch", found=long)
-    assert not quick.full
-    assert len(quick.points) == 5
-    for point in quick.points:
-        best = search(architecture, cluster, point.workload).ranked[0].seconds
-        assert point.seconds == pytest.approx(best, rel=0.05)
+@pytest.mark.parametrize("what", WHAT)
+@pytest.mark.parametrize(
+    ("model", "hardware", "batch", "length"),
+    [
+        ("llama-3-8b", "h100:56", "1000seq", 4095),
+        ("mixtral-8x7b", "h100:64", "256seq", 4096),
+        ("llama-3-70b", "v5p:4x4x12", "1000seq", 3000),
+    ],
+)
+def test_every_point_is_the_plan_made_there(
+    what: What, model: str, hardware: str, batch: str, length: int
+) -> None:
+    architecture = find_model(model)
+    workload = make_workload(architecture, parse_batch(batch), sequence_length=length)
+    for point in sweep(architecture, parse_cluster(hardware), workload, what).points:
+        if point.given:
+            continue
+        where = parse_cluster(hardware) if what != "chips" else parse_cluster(point.cluster.name)
+        plan = make_plan(architecture, where, replace(point.workload, warnings=()))
+        assert (plan.fits, plan.choice.layout) == (
+            point.choice is not None,
+            point.choice.layout if point.choice else plan.choice.layout,
+        )
+        assert point.seconds in {None, plan.choice.seconds}
+
+
+@pytest.mark.parametrize("hardware", ["h100:8", "h100:56", "h200:48", "h800:400", "gb200:36"])
+def test_chips_are_sizes_that_can_be_asked_for(hardware: str) -> None:
+    cluster = parse_cluster(hardware)
+    for factor in (1 / 32, 1 / 16, 1 / 8, 1 / 4, 1 / 2, 2, 4, 8):
+        near = scaled_cluster(cluster, factor)
+        if near is not None:
+            assert parse_cluster(near.name).chips == near.chips
+            assert 0.6 <= near.chips / (cluster.chips * factor) <= 1.5
+
+
+@pytest.mark.parametrize(
+    ("hardware", "batch", "length", "factor", "expected"),
+    [
+        # 960 sequences of 4,095 are 3,842 = 2 * 17 * 113 of 1,023; 3,840 divide as the batch does.
+        ("h100:1024", 960, 4095, 1 / 4, (1023, 3840)),
+        ("h100:1024", 960, 4096, 2, (8192, 480)),
+        ("3xv5p:4x4x4", 96, 4096, 1 / 2, (2048, 192)),
+        ("h100:64", 1000, 4096, 16, (65536, 64)),  # not 62.5
+        ("h100:64", 3, 4096, 8, None),
+    ],
+)
+def test_sequences_of_another_length_divide_as_well(
+    hardware: str, batch: int, length: int, factor: float, expected: tuple[int, int] | None
+) -> None:
+    workload = Workload(sequence_length=length, batch_sequences=batch)
+    scaled = scaled_sequence(workload, factor, parse_cluster(hardware), longest=1 << 20)
+    found = (scaled.sequence_length, scaled.batch_sequences) if scaled else None
+    assert found == expected
+
+
+def test_batches_that_cannot_be_halved_stay_ones_that_divide() -> None:
+    workload = Workload(sequence_length=4096, batch_sequences=1000)
+    halved = [scaled_batch(workload, 1 / 2**k, parse_cluster("h100:64")) for k in range(1, 6)]
+    assert [each.batch_sequences for each in halved if each] == [500, 250, 125, 64, 32]
 
 
 def test_json_has_no_nan_and_names_what_does_not_fit() -> None:

@@ -5,13 +5,10 @@
             past the largest slice, more slices
     seq     sequences of half, twice ... the length, in batches of as many tokens
 
-Every point is a search of its own. Where one search is long (`LONG_SEARCH`) a point is searched
-from its neighbour's layout instead: first every stage, batch split and microbatches under the
-neighbour's tensor and expert ways, then every tensor and expert ways under the stages found, and
-fewer points are taken. `Sweep.full` says which it was.
+Every point is a search of its own, the same as that of a plan made there.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, replace
 from functools import cache
 from typing import Literal, get_args
@@ -21,23 +18,19 @@ from muster.hardware import Cluster
 from muster.models.architecture import Architecture
 from muster.planner.build import bound_of
 from muster.planner.plan import SCHEMA, Bound, Plan
-from muster.planner.search import Choice, Found, Minimize, Restrictions, measure, search
+from muster.planner.search import Choice, Found, Minimize, Restrictions, search
 from muster.planner.sizes import scaled_batch, scaled_cluster, scaled_sequence
 from muster.roofline.flops import six_n, training_flops
 from muster.roofline.mfu import active_params
 from muster.roofline.training_time import step_seconds, time_of_steps
 from muster.roofline.workload import Workload
-from muster.sharding.mesh import Layout
 from muster.units import format_bytes
 
 type What = Literal["batch", "chips", "seq"]
 
 WHAT: tuple[What, ...] = get_args(What.__value__)
-# Halvings and doublings on each side of what was given; fewer where a search is long.
+# Halvings and doublings on each side of what was given.
 STEPS = {"batch": (4, 4), "chips": (4, 3), "seq": (4, 4)}
-STEPS_WHERE_LONG = {"batch": (2, 2), "chips": (2, 2), "seq": (2, 2)}
-# Layouts whose step a search predicted, from which on a sweep does not repeat it in full.
-LONG_SEARCH = 5_000
 # Slices too small for the model are doubled until so many fit, at most so often.
 POINTS_PAST_FIT = 3
 MOST_DOUBLINGS = 14
@@ -125,16 +118,12 @@ class SweepPoint:
 
 @dataclass(frozen=True, kw_only=True)
 class Sweep:
-    """A curve: points in ascending order of what is swept.
-
-    Attributes:
-        full: whether every point was searched in full, rather than from its neighbour's layout.
-    """
+    """A curve: points in ascending order of what is swept."""
 
     what: What
     architecture: Architecture
     points: tuple[SweepPoint, ...]
-    full: bool
+    full: bool = True  # every point is; kept for what is printed of it
 
     @property
     def given(self) -> SweepPoint:
@@ -148,7 +137,7 @@ class Sweep:
             "model": self.architecture.name,
             "sweep": self.what,
             "mfu_convention": "6N, predicted",
-            "search": "full" if self.full else "from the neighbouring point's layout",
+            "search": "full",
             "points": [point.to_json() for point in self.points],
         }
 
@@ -232,36 +221,31 @@ class _Sweeper:
         self.restrictions = restrictions
         self.minimize: Minimize = minimize
         self.middle = middle
-        self.full = middle.examined < LONG_SEARCH
         self.per_token = six_n(active_params(architecture)).total
 
     def run(self, cluster: Cluster) -> Sweep:
         """The middle, then outward from it on either side."""
         given = self._point(cluster, self.workload, self.middle, given=True)
-        below, above = (STEPS if self.full else STEPS_WHERE_LONG)[self.what]
+        below, above = STEPS[self.what]
         if given.choice is None and self.what == "chips":
             below, above = 1, MOST_DOUBLINGS
         down = self._walk(cluster, given, [0.5**power for power in range(1, below + 1)])
         up = self._walk(cluster, given, [2.0**power for power in range(1, above + 1)])
         distinct = {point.value: point for point in (*down, *up, given)}
         points = tuple(sorted(distinct.values(), key=lambda point: point.value))
-        return Sweep(what=self.what, architecture=self.architecture, points=points, full=self.full)
+        return Sweep(what=self.what, architecture=self.architecture, points=points)
 
     def _walk(
         self, cluster: Cluster, given: SweepPoint, factors: Iterable[float]
     ) -> Iterator[SweepPoint]:
-        """Points ever farther from the middle, each searched from the one before.
-
-        Slices too small for the model grow until three fit.
-        """
-        start, fit = given.choice, 0
+        """Points ever farther from the middle; slices too small grow until three fit."""
+        fit = 0
         for factor in factors:
             base = given.cluster if self.what == "chips" else cluster
             place = self._place(base, factor)
             if place is None or (given.choice is None and fit == POINTS_PAST_FIT):
                 return
-            point = self._point(*place, self._search(*place, start))
-            start = point.choice or start
+            point = self._searched(*place)
             fit += point.choice is not None
             yield point
 
@@ -270,46 +254,30 @@ class _Sweeper:
         place: Cluster | None = cluster
         match self.what:
             case "batch":
-                workload = scaled_batch(self.workload, factor, slices=cluster.slices)
+                workload = scaled_batch(self.workload, factor, cluster)
             case "seq":
                 longest = self.architecture.context_length
-                workload = scaled_sequence(
-                    self.workload, factor, slices=cluster.slices, longest=longest
-                )
+                workload = scaled_sequence(self.workload, factor, cluster, longest=longest)
             case "chips":
                 place = scaled_cluster(cluster, factor)
         return (place, workload) if place and workload else None
 
-    def _search(self, cluster: Cluster, workload: Workload, start: Choice | None) -> Found:
-        if not self.full and start is not None:
-            near = self._search_near(cluster, workload, start.layout)
-            if near.ranked:
-                return near
-        return self._searched(cluster, workload, {})
+    def _searched(self, cluster: Cluster, workload: Workload) -> SweepPoint:
+        """The best there; over chips on the slices that it fills, which are then searched too."""
+        point = self._point(cluster, workload, self._search(cluster, workload))
+        if self.what == "chips":
+            while point.choice and point.cluster != cluster:
+                cluster = point.cluster
+                point = self._point(cluster, workload, self._search(cluster, workload))
+        return point
 
-    def _search_near(self, cluster: Cluster, workload: Workload, start: Layout) -> Found:
-        """From a layout: its tensor and expert ways held, then the stages that this found."""
-        held = {"tensor": start.tensor, "expert": start.expert, "sequence": start.sequence}
-        first = self._searched(cluster, workload, held)
-        layout = first.ranked[0].layout if first.ranked else start
-        held = {"stage": layout.stage, "sequence": layout.sequence}
-        second = self._searched(cluster, workload, held)
-        ranked = sorted((*first.ranked[:1], *second.ranked[:1]), key=self._measure)
-        return replace(second, ranked=tuple(ranked))
-
-    def _searched(self, cluster: Cluster, workload: Workload, held: Mapping[str, int]) -> Found:
-        fixed = {**held, **self.restrictions.fixed}
-        restrictions = replace(self.restrictions, fixed=fixed)
+    def _search(self, cluster: Cluster, workload: Workload) -> Found:
         try:
             return search(
-                self.architecture, cluster, workload, restrictions, minimize=self.minimize
+                self.architecture, cluster, workload, self.restrictions, minimize=self.minimize
             )
         except BadInput:
             return Found(ranked=(), chosen=None, examined=0, closest=None)
-
-    def _measure(self, choice: Choice) -> tuple[float, float]:
-        chips = choice.layout.chips_used
-        return measure(self.minimize, chips, choice.seconds), choice.seconds
 
     def _point(
         self, cluster: Cluster, workload: Workload, found: Found, *, given: bool = False
