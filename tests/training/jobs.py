@@ -20,7 +20,20 @@ from tests.training import tiny
 
 STEPS = 6
 VOCAB = 320  # bytes and what marks documents
-WORDS = "the mesh splits a batch over eight devices and gathers weights where they are used".split()
+WORDS = (
+    "the",
+    "mesh",
+    "splits",
+    "a",
+    "batch",
+    "and",
+    "gathers",
+    "weights",
+    "where",
+    "they",
+    "are",
+    "used",
+)
 
 
 def write_corpus(folder: Path, documents: int = 40) -> Path:

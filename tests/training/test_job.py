@@ -133,7 +133,7 @@ def spoilt(uninterrupted: Path, tmp_path_factory: pytest.TempPathFactory) -> Pat
 def test_a_loss_that_is_not_finite_stops_the_run(
     spoilt: Path, corpus: Path, tmp_path: Path
 ) -> None:
-    with pytest.raises(AnswerIsNo, match="^step 1: the loss is not finite; nothing was updated"):
+    with pytest.raises(AnswerIsNo, match=r"^step 1: the loss is not finite; nothing was updated"):
         run_job(job(corpus, tmp_path / "run", LAYOUT, initial=spoilt), Watching())
     assert logged(tmp_path / "run")[1] is None
     assert not list((tmp_path / "run" / "checkpoints").glob("[0-9]*"))
@@ -150,7 +150,7 @@ def test_skip_passes_over_steps_that_are_not_finite_but_not_for_ever(
     ]
     monkeypatch.setattr(loop, "MOST_SKIPPED_IN_A_ROW", 3)
     again = replace(going_on, folder=tmp_path / "other")
-    with pytest.raises(AnswerIsNo, match="^step 3: the loss is not finite for the 3th time in a"):
+    with pytest.raises(AnswerIsNo, match=r"^step 3: the loss is not finite for the 3th time in a"):
         run_job(again, Watching())
 
 
@@ -162,5 +162,5 @@ def test_a_plan_for_other_devices_says_how_many_there_are() -> None:
     with pytest.raises(BadInput, match=offered):
         check_devices(more)
     tpus = replace(plan, cluster=parse_cluster("v5e-8"))
-    with pytest.raises(BadInput, match="8 .*v5e.* and this job has 8 cpu devices"):
+    with pytest.raises(BadInput, match=r"8 .*v5e.* and this job has 8 cpu devices"):
         check_devices(tpus)

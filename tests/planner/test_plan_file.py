@@ -1,0 +1,138 @@
+"""Reading a plan back: everything it decided, and a line for everything that is wrong with it."""
+
+import copy
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from muster.errors import BadInput
+from muster.planner.plan_file import is_plan, planned_run, read_plan
+from tests.planner.plans import plan_of
+
+PLAN = plan_of("llama-3-8b", "v5p-16", "64seq", tokens=10**12)
+DOCUMENT: dict[str, Any] = json.loads(json.dumps(PLAN.to_json()))
+
+
+def changed(**paths: Any) -> dict[str, Any]:
+    """The plan with some values put in the place of others; `layout__fsdp=3` is layout.fsdp."""
+    document = copy.deepcopy(DOCUMENT)
+    for path, value in paths.items():
+        *parents, last = path.split("__")
+        part = document
+        for parent in parents:
+            part = part[parent]
+        if value is ...:
+            del part[last]
+        else:
+            part[last] = value
+    return document
+
+
+def test_a_plan_is_read_back_as_it_was_made(tmp_path: Path) -> None:
+    file = tmp_path / "plan.json"
+    file.write_text(json.dumps(DOCUMENT), "utf-8")
+    run = read_plan(file)
+    assert run.layout == PLAN.choice.layout
+    assert run.remat.value == PLAN.choice.remat.value
+    assert run.architecture == PLAN.architecture
+    assert run.workload.batch_sequences == 64
+    assert run.workload.sequence_length == 4096
+    assert run.workload.train_tokens == 10**12
+    assert run.cluster.chip.id == "v5p"
+    assert run.cluster.chips == PLAN.choice.layout.chips_used
+    assert run.step_seconds == PLAN.estimate.step_seconds
+    assert run.mfu == PLAN.estimate.mfu
+    assert run.flops_per_token == PLAN.estimate.flops_per_token
+    assert run.document == DOCUMENT
+
+
+@pytest.mark.parametrize("value", [None, 3, [], {}, {"muster": 1}, {"layout": {}}, "plan"], ids=str)
+def test_other_documents_are_no_plans(value: object) -> None:
+    assert not is_plan(value)
+    with pytest.raises(BadInput, match=r"p\.json is not a plan; `muster plan MODEL --on"):
+        planned_run(value, where="p.json")
+
+
+@pytest.mark.parametrize(
+    ("paths", "says"),
+    [
+        ({"muster": 2}, "schema 2; this muster reads 1"),
+        ({"model": 3}, "model is 3; it must be an object"),
+        ({"model__config": ...}, "model: config is missing; it must be an object"),
+        ({"workload__remat": "some"}, "some"),
+        ({"workload__remat": None}, "remat is None; it must be text"),
+        ({"workload__sequence_length": 0}, "sequence_length is 0; it must be a whole number"),
+        ({"workload__batch_sequences": 64.0}, "batch_sequences is 64.0; it must be a whole"),
+        ({"workload__train_tokens": -1}, "train_tokens is -1; it must be a whole number"),
+        ({"layout__fsdp": "4"}, "fsdp is '4'; it must be a whole number of at least 1"),
+        ({"layout__tensor": True}, "tensor is True; it must be a whole number"),
+        ({"layout__shards_optimizer": 1}, "shards_optimizer is 1; it must be true or false"),
+        ({"layout__fsdp": 1024}, "the layout takes 1,024 chips of 8"),
+        ({"workload__batch_sequences": 63}, "63 sequences do not split over 8 batch ways"),
+        ({"estimate__mfu": "high"}, "mfu is 'high'; it must be a number"),
+        ({"cluster": ...}, "cluster is missing; it must be an object"),
+    ],
+    ids=str,
+)
+def test_what_is_wrong_is_named(paths: dict[str, Any], says: str) -> None:
+    with pytest.raises(BadInput) as caught:
+        planned_run(changed(**paths), where="p.json")
+    assert says in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_sequences_that_do_not_split_over_their_ways() -> None:
+    document = changed(layout__fsdp=1, layout__sequence=8, workload__sequence_length=4092)
+    with pytest.raises(BadInput, match="sequences of 4,092 tokens do not split 8 ways"):
+        planned_run(document, where="p.json")
+
+
+def leaves(value: Any, path: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
+    if not isinstance(value, dict):
+        return [path]
+    return [path, *(leaf for key, part in value.items() for leaf in leaves(part, (*path, key)))]
+
+
+READ = [
+    path
+    for part in ("muster", "model", "cluster", "workload", "layout", "estimate")
+    for path in leaves(DOCUMENT[part], (part,))
+]
+
+
+@settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow], deadline=None)
+@given(
+    path=st.sampled_from(READ),
+    value=st.none()
+    | st.booleans()
+    | st.integers(-(2**40), 2**40)
+    | st.floats()
+    | st.text(max_size=5)
+    | st.just([])
+    | st.just({}),
+)
+def test_any_value_anywhere_is_read_or_refused_in_a_line(
+    path: tuple[str, ...], value: object
+) -> None:
+    document = changed(**{"__".join(path): value})
+    try:
+        planned_run(document, where="p.json")
+    except BadInput as error:
+        assert "\n" not in str(error)  # noqa: PT017
+        assert len(str(error)) < 500  # noqa: PT017
+
+
+def test_files_that_are_none(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="no file .*nowhere"):
+        read_plan(tmp_path / "nowhere.json")
+    with pytest.raises(BadInput, match="cannot read .*: Is a directory"):
+        read_plan(tmp_path)
+    for content in ("", "{", "[" * 100_000, '"\ud800"'.encode("utf-8", "surrogatepass")):
+        file = tmp_path / "plan.json"
+        file.write_bytes(content.encode() if isinstance(content, str) else content)
+        with pytest.raises(BadInput, match="is not a JSON file; `muster plan --out` writes plans"):
+            read_plan(file)
