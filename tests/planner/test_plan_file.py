@@ -127,9 +127,9 @@ def test_any_value_anywhere_is_read_or_refused_in_a_line(
 
 
 def test_files_that_are_none(tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match="no file .*nowhere"):
+    with pytest.raises(BadInput, match=r"no file .*nowhere"):
         read_plan(tmp_path / "nowhere.json")
-    with pytest.raises(BadInput, match="cannot read .*: Is a directory"):
+    with pytest.raises(BadInput, match=r"cannot read .*: Is a directory"):
         read_plan(tmp_path)
     for content in ("", "{", "[" * 100_000, '"\ud800"'.encode("utf-8", "surrogatepass")):
         file = tmp_path / "plan.json"
