@@ -138,8 +138,7 @@ def test_an_expected_error_stands_beside_every_prediction() -> None:
 
 def test_one_is_singular() -> None:
     text = printed(lambda: print_plan(plan_of("llama-3.2-1b", "v6e:1x1", "64seq")))
-    assert " 1 chips" not in text
-    assert "1 predicted steps" not in text
+    assert not re.search(r"\b1 (chips|predicted steps)", text)
     assert "v6e:1x1  1 chip; batch" in text
 
 
