@@ -166,9 +166,9 @@ def test_it_says_that_the_sequences_do_not_divide_over_the_pod() -> None:
     plan = plan_of("llama-3-70b", POD, "4M")
     (warning,) = [w for w in plan.warnings if "do not divide" in w]
     assert "8,960 = 2^8*5*7" in warning
-    assert "256-way x 35" in warning
-    assert "book v5p:16x16x32 (8,192 chips)" in warning
-    assert "16x16x16 (4,096)" in warning
+    assert "greatest common divisor 256" in warning
+    assert "book 2xv5p:16x16x16 (8,192 chips)" in warning
+    assert "16x16x16 (4,096 chips" in warning
 
 
 def test_four_pods() -> None:

@@ -176,6 +176,7 @@ def test_slices_that_only_smaller_slices_could_have() -> None:
             "legal fsdp ways: 1, 2, 4, 8, or --max-chips of 64 or more",
         ),
         ("4xv5p:4x4x4", {}, 3, "4 slices take a chip each or more", "--max-chips of 4 or more"),
+        ("v4:2x2x4", {}, 3, "no slice of v4 has as few as 3 chips", "--max-chips of 4 or more"),
     ],
 )
 def test_fewer_chips_than_what_is_held_takes(

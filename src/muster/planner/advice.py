@@ -1,23 +1,20 @@
 """What a planner must be told before spending chip-hours: one honest line each."""
 
-from collections.abc import Iterator
-from dataclasses import replace
-from heapq import nsmallest
-from math import gcd, prod
+from collections.abc import Iterator, Sequence
+from math import gcd
 
-from muster.hardware import Cluster, slice_of
-from muster.hardware.shapes import legal_shapes, shapes_with
+from muster.hardware import Cluster
 from muster.models.architecture import Architecture
+from muster.planner.booking import divides_evenly, filled_clusters
+from muster.planner.choice import ROOMY, Choice, Minimize, Restrictions
 from muster.planner.constraints import divisors, kv_copies, shard_obstacle
 from muster.planner.host import ASSUMED_BYTES, host_share
-from muster.planner.nearest import nearest_changes
-from muster.planner.search import Choice, Restrictions
+from muster.planner.nearest import Change
 from muster.roofline.workload import Workload
-from muster.units import format_bytes, format_count
+from muster.units import format_bytes, format_count, format_seconds
 
-NEAREST_SLICES = 3
-NEARLY_FULL = 0.92
-NEARLY_FULL_HOST = 0.9
+NEAREST_CHANGES = 3
+NEARLY_FULL_HOST = 0.8
 
 
 def advice(
@@ -26,18 +23,37 @@ def advice(
     workload: Workload,
     choice: Choice,
     restrictions: Restrictions,
+    *,
+    minimize: Minimize = "time",
+    nearest: Sequence[Change] = (),
+    bookable: Choice | None = None,
 ) -> Iterator[str]:
-    """Every warning about a chosen layout, the gravest first."""
-    layout = choice.layout
-    if not choice.memory.fits:
-        yield does_not_fit(architecture, cluster, workload, choice, restrictions)
-    elif choice.memory.total > NEARLY_FULL * choice.memory.usable:
+    """Every warning about a chosen layout, the gravest first.
+
+    Args:
+        architecture: the model.
+        cluster: the chips that were asked about.
+        workload: batch, sequence and formats.
+        choice: the layout.
+        restrictions: what is held.
+        minimize: what the search took the least of.
+        nearest: changes under which it would fit, where it does not.
+        bookable: the best on slices that can be scheduled, where those of the choice cannot.
+    """
+    layout, memory = choice.layout, choice.memory
+    if not memory.fits:
+        yield does_not_fit(cluster, choice, nearest)
+    elif not choice.roomy:
         yield (
-            f"memory is {choice.memory.total / choice.memory.usable:.0%} full: buffers and "
-            f"fragmentation that no formula sees may not fit"
+            f"memory is {memory.total / memory.usable:.0%} full, and predicted memory may be off "
+            f"by {1 - ROOMY:.0%}: it may not fit"
         )
-    if layout.chips_used < cluster.chips and not restrictions.max_chips:
-        yield idle_chips(cluster, workload, choice)
+    if memory.fits:
+        idle = layout.chips_used < cluster.chips and not restrictions.max_chips
+        if idle and minimize == "time":
+            yield idle_chips(architecture, cluster, workload, choice, bookable)
+        elif bookable:
+            yield f"{_cannot_be_scheduled(choice)}: {_booked(bookable)}"
     if choice.memory.host:
         yield from _host(cluster, choice)
     thin = shard_obstacle(architecture, cluster.chip, layout.weight_shards)
@@ -63,27 +79,23 @@ def advice(
 
 def _host(cluster: Cluster, choice: Choice) -> Iterator[str]:
     """What is to know about activations that wait in the host's memory."""
-    share, taken = host_share(cluster.chip), choice.memory.host
-    each = f"{format_bytes(taken)} a chip of {format_bytes(share.bytes)}"
+    chip, taken = cluster.chip, choice.memory.host
+    share, hosts = host_share(chip), chip.chips_per_host
+    each = f"{format_bytes(taken)} a chip, {format_bytes(taken * hosts)} of a host of {hosts} chips"
     if not share.known:
         yield (
-            f"activations take {each} of its host's memory, which is not known for "
-            f"{cluster.chip.name}: {format_bytes(ASSUMED_BYTES)} a host are assumed"
+            f"activations take {each}, whose memory is not known for {chip.name}: "
+            f"{format_bytes(ASSUMED_BYTES)} are assumed"
         )
     elif taken > NEARLY_FULL_HOST * share.bytes:
         yield (
-            f"activations take {each} of its host's memory ({taken / share.bytes:.0%}), which "
-            f"also has to hold the input pipeline and checkpoints being written"
+            f"activations take {each} with {format_bytes(share.bytes * hosts)} "
+            f"({taken / share.bytes:.0%}), which also has to hold the input pipeline and "
+            f"checkpoints being written"
         )
 
 
-def does_not_fit(
-    architecture: Architecture,
-    cluster: Cluster,
-    workload: Workload,
-    choice: Choice,
-    restrictions: Restrictions,
-) -> str:
+def does_not_fit(cluster: Cluster, choice: Choice, nearest: Sequence[Change]) -> str:
     """Say by how much memory is short, and the nearest changes that would fit."""
     memory = choice.memory
     head = (
@@ -92,68 +104,54 @@ def does_not_fit(
     )
     state = memory.params + memory.gradients + memory.optimizer
     if state > memory.usable and choice.layout.chips_used == cluster.chips:
+        these = "this chip" if cluster.chips == 1 else f"these {cluster.chips:,} chips"
         head += (
             f"; parameters, gradients and optimizer alone are {format_bytes(state)} a chip: no "
-            f"sharding over these {cluster.chips:,} chips can hold them"
+            f"sharding over {these} can hold them"
         )
-    changes = [
-        f"{change}: {format_bytes(held.memory.total)} a chip with {held.layout}, remat {held.remat}"
-        for change, held in nearest_changes(architecture, cluster, workload, restrictions)
-    ]
-    return f"{head}; it fits {', or '.join(changes)}" if changes else f"{head}, nor on any larger"
+    if not nearest:
+        return f"{head}, nor on any other cluster that is known"
+    return f"{head}; it fits {', or '.join(map(str, nearest[:NEAREST_CHANGES]))}"
 
 
-def idle_chips(cluster: Cluster, workload: Workload, choice: Choice) -> str:
+def idle_chips(
+    architecture: Architecture,
+    cluster: Cluster,
+    workload: Workload,
+    choice: Choice,
+    bookable: Choice | None,
+) -> str:
     """Say why some chips have no work, and which slices to book instead."""
     per_slice = workload.batch_sequences // cluster.slices
     chips, used = cluster.slice.chips, choice.layout.chips_per_slice
     each = " of each slice" if cluster.slices > 1 else ""
-    line = (
-        f"{cluster.chips - choice.layout.chips_used:,} of {cluster.chips:,} chips would idle; book "
-        f"{choice.cluster.name} ({choice.layout.chips_used:,} chips) for this plan"
-    )
+    line = f"{cluster.chips - choice.layout.chips_used:,} of {cluster.chips:,} chips would idle"
     if chips % used and not divides_evenly(per_slice, chips):
-        common = gcd(per_slice, chips)
         line = (
             f"{per_slice:,} sequences do not divide over the {chips:,} = {factorization(chips)} "
-            f"chips{each} (at most {common}-way x {chips // common}): {line}"
+            f"chips{each} (greatest common divisor {gcd(per_slice, chips)}): {line}"
         )
-    nearest = _filled_clusters(cluster, workload, beside=choice.cluster)
-    return f"{line}. The batch also fills {', '.join(nearest)}" if nearest else line
-
-
-def _filled_clusters(cluster: Cluster, workload: Workload, *, beside: Cluster) -> list[str]:
-    """The legal clusters nearest in size that the batch fills, with their chips."""
-    rule, chips = cluster.chip.slices, cluster.slice.chips
-    per_slice = workload.batch_sequences // cluster.slices
-    if rule is not None:
-        most = prod(rule.max_schedulable_shape)
-        sizes = {prod(shape) for shape in legal_shapes(rule) if prod(shape) <= most}
+    if bookable:
+        line += f"; {_cannot_be_scheduled(choice)}: {_booked(bookable)}"
     else:
-        sizes = {1 << power for power in range((2 * chips).bit_length())}
+        line += f"; book {choice.cluster.name} ({choice.layout.chips_used:,} chips) for this plan"
     filled = [
-        size
-        for size in sizes - {chips, beside.slice.chips}
-        if divides_evenly(per_slice, size) and chips / 4 <= size <= 4 * chips
+        f"{other.cluster.name} ({other.cluster.chips:,} chips, a step takes "
+        f"{format_seconds(other.seconds)})"
+        for other in filled_clusters(architecture, cluster, workload, choice, "time")
     ]
-    nearest = nsmallest(NEAREST_SLICES, filled, key=lambda size: max(size / chips, chips / size))
-    clusters = [
-        replace(
-            cluster, slice=slice_of(cluster.chip, shapes_with(rule, size)[0] if rule else (size,))
-        )
-        for size in nearest
-    ]
-    return [f"{each.name} ({each.chips:,})" for each in clusters]
+    return f"{line}. The batch also fills {', '.join(filled)}" if filled else line
 
 
-def divides_evenly(sequences: int, chips: int) -> bool:
-    """Whether chips are FSDP ways that divide the sequences, times a power of two.
+def _cannot_be_scheduled(choice: Choice) -> str:
+    return f"{choice.cluster.name}, which this plan fills, cannot be scheduled as one slice"
 
-    >>> divides_evenly(1024, 8192), divides_evenly(1024, 8960)
-    (True, False)
-    """
-    rest = chips // gcd(sequences, chips)
-    return rest & (rest - 1) == 0
+
+def _booked(bookable: Choice) -> str:
+    return (
+        f"book {bookable.cluster.name} ({bookable.cluster.chips:,} chips), where the best takes "
+        f"{format_seconds(bookable.seconds)} a step with {bookable.layout}"
+    )
 
 
 def factorization(number: int) -> str:

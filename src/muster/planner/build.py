@@ -8,8 +8,10 @@ from muster.hardware import Cluster, Switched
 from muster.models.architecture import Architecture
 from muster.models.numerics import untrainable
 from muster.planner.advice import advice
+from muster.planner.booking import bookable
 from muster.planner.closed_form import candidates
 from muster.planner.explain import reasons
+from muster.planner.nearest import nearest_changes
 from muster.planner.plan import Bound, Estimate, Plan
 from muster.planner.refusal import refusal
 from muster.planner.rules import rules_of_thumb
@@ -56,17 +58,24 @@ def make_plan(
         raise BadInput(refusal(architecture, cluster, workload, restrictions))
     obstacles = tuple(training_obstacles(architecture, choice.layout, workload.sequence_length))
     params = param_counts(architecture)
+    fewer = bool(restrictions.max_chips or restrictions.fixed) or minimize != "time"
     planned = replace(workload, remat=choice.remat.value)
     alternatives = tuple(_alternatives(found, choice))
     closed_form = next(iter(candidates(architecture, cluster, workload)), None)
     rules = rules_of_thumb(architecture, cluster, workload, params.trainable)
+    nearest = (
+        ()
+        if choice.memory.fits
+        else nearest_changes(architecture, cluster, workload, restrictions, choice)
+    )
+    booked = bookable(architecture, workload, restrictions, choice, minimize)
     return Plan(
         architecture=architecture,
         params=params,
         cluster=cluster,
         workload=planned,
         choice=choice,
-        estimate=_estimate(architecture, cluster, planned, choice, mfu),
+        estimate=_estimate(architecture, cluster, planned, choice, mfu, fewer=fewer),
         rules=rules,
         closed_form=closed_form,
         alternatives=alternatives,
@@ -85,13 +94,24 @@ def make_plan(
         warnings=tuple(
             dict.fromkeys(
                 (
-                    *advice(architecture, cluster, workload, choice, restrictions),
+                    *advice(
+                        architecture,
+                        cluster,
+                        workload,
+                        choice,
+                        restrictions,
+                        minimize=minimize,
+                        nearest=nearest,
+                        bookable=booked,
+                    ),
                     *workload.warnings,
                     *cluster.warnings,
                     *architecture.notes,
                 )
             )
         ),
+        nearest=nearest,
+        bookable=booked,
         obstacles=obstacles,
         trainable=_trainable(architecture, cluster, workload, restrictions, found, minimize)
         if obstacles and not untrainable(architecture)
@@ -139,9 +159,13 @@ def _estimate(
     workload: Workload,
     choice: Choice,
     assumed_mfu: float | None,
+    *,
+    fewer: bool,
 ) -> Estimate:
-    # An MFU that is assumed is of all the chips that were asked about; a predicted step fills some.
-    chips = cluster.chips if assumed_mfu else choice.layout.chips_used
+    # An MFU that is assumed is of all the chips that were asked about, unless fewer were asked for;
+    # a predicted step is of those that it fills.
+    all_of_them = assumed_mfu is not None and not fewer
+    chips = cluster.chips if all_of_them else choice.layout.chips_used
     peak = cluster.chip.bf16_flops
     per_token = six_n(active_params(architecture)).total
     flops = training_flops(architecture, workload.sequence_length, causal=True, remat=choice.remat)

@@ -6,12 +6,14 @@ from typing import Literal
 from muster.hardware import Cluster
 from muster.models.architecture import Architecture
 from muster.planner.closed_form import Candidate
+from muster.planner.nearest import Change
 from muster.planner.rules import Rule
 from muster.planner.search import Choice
 from muster.roofline.fabric import physical_axes
 from muster.roofline.flops import FlopCount
 from muster.roofline.params import ParamCounts
 from muster.roofline.step_memory import StepMemory
+from muster.roofline.training_time import time_of_steps
 from muster.roofline.workload import Workload
 from muster.sharding.mesh import Layout
 
@@ -32,8 +34,8 @@ class Estimate:
         mfu: at_peak_seconds over step_seconds, so in the 6N convention.
         mfu_causal: the same step's MFU in the convention of exact matmuls with causal attention.
         assumed: whether the user gave the MFU.
-        chips: those that the MFU is of, and that are paid for: all that were asked about where the
-            MFU was assumed, else those that the layout fills.
+        chips: those that the MFU is of, and that are paid for: those that the layout fills, but
+            all that were asked about where the MFU was assumed and nothing asked for fewer.
         bound: the resource that is busy longest.
         train_seconds: of the whole run, as the three after it; None where no corpus was given.
     """
@@ -67,6 +69,9 @@ class Plan:
         examined: steps that the search predicted.
         reasons: why this layout, in sentences.
         warnings: what the reader must know before spending chip-hours, one line each.
+        nearest: where it does not fit, the changes under which it would, the nearest first.
+        bookable: where the slices that the plan fills are larger than any that can be scheduled,
+            the best on as many chips in slices that can be.
         obstacles: why `muster train` cannot carry this plan out, one line each; none where it can.
         trainable: where it cannot, the best that it could, if the model itself can be trained.
     """
@@ -83,6 +88,8 @@ class Plan:
     examined: int
     reasons: tuple[str, ...]
     warnings: tuple[str, ...]
+    nearest: tuple[Change, ...] = ()
+    bookable: Choice | None = None
     obstacles: tuple[str, ...] = ()
     trainable: Choice | None = None
 
@@ -118,6 +125,7 @@ class Plan:
                 "chips": self.cluster.chips,
                 "constants": self.cluster.chip.constants,
                 "filled": self.choice.cluster.name,
+                "bookable": self.bookable.cluster.name if self.bookable else None,
             },
             "workload": _workload_json(self.workload),
             "layout": {
@@ -128,15 +136,60 @@ class Plan:
             "estimate": _estimate_json(self.estimate, self.choice),
             "rules": [asdict(rule) for rule in self.rules],
             "closed_form": _closed_form_json(self.closed_form),
-            "alternatives": [_alternative_json(other) for other in self.alternatives],
+            "alternatives": [self._alternative_json(other) for other in self.alternatives],
+            "nearest": [self._change_json(change) for change in self.nearest],
+            "bookable": self._alternative_json(self.bookable) if self.bookable else None,
             "reasons": list(self.reasons),
             "warnings": list(self.warnings),
             "training": {
                 "trainable": not self.obstacles,
                 "obstacles": list(self.obstacles),
-                "instead": _alternative_json(self.trainable) if self.trainable else None,
+                "instead": self._alternative_json(self.trainable) if self.trainable else None,
             },
         }
+
+    def _alternative_json(self, choice: Choice) -> dict[str, object]:
+        return {
+            "layout": {**asdict(choice.layout), "chips_used": choice.layout.chips_used},
+            "cluster": choice.cluster.name,
+            "remat": choice.remat.value,
+            "step_seconds": choice.seconds,
+            "seconds": _seconds_json(choice),
+            "memory_per_chip": _memory_json(choice.memory),
+            **asdict(run_cost(self.workload, choice)),
+        }
+
+    def _change_json(self, change: Change) -> dict[str, object]:
+        workload = change.workload
+        return {
+            "changes": list(change.kinds),
+            "text": change.text,
+            "batch_sequences": workload.batch_sequences,
+            "sequence_length": workload.sequence_length,
+            "optimizer_dtype": workload.optimizer_dtype,
+            **self._alternative_json(change.choice),
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunCost:
+    """What a choice costs: chip-seconds of a step; of the run where a corpus was given."""
+
+    chip_seconds_per_step: float
+    chip_hours: float | None
+    cost_usd: float | None
+
+
+def run_cost(workload: Workload, choice: Choice) -> RunCost:
+    """What a run costs in a layout, at its predicted step and the list price of its chips."""
+    chips = choice.layout.chips_used
+    count, price = workload.steps, choice.cluster.chip.price_usd_per_hour
+    run = time_of_steps(count, choice.seconds, chips=chips) if count is not None else None
+    return RunCost(
+        chip_seconds_per_step=chips * choice.seconds,
+        chip_hours=run.chip_hours if run else None,
+        cost_usd=run.cost(price) if run and price is not None else None,
+    )
 
 
 def architecture_json(architecture: Architecture) -> dict[str, object]:
@@ -251,16 +304,6 @@ def _memory_json(memory: StepMemory) -> dict[str, object]:
         "usable": memory.usable,
         "host": memory.host,
         "stage": memory.stage,
-    }
-
-
-def _alternative_json(choice: Choice) -> dict[str, object]:
-    return {
-        "layout": {**asdict(choice.layout), "chips_used": choice.layout.chips_used},
-        "remat": choice.remat.value,
-        "step_seconds": choice.seconds,
-        "seconds": _seconds_json(choice),
-        "memory_per_chip": _memory_json(choice.memory),
     }
 
 

@@ -218,6 +218,10 @@ class _Asked:
             yield f"{cluster.slices} slices take a chip each or more, not {most}"
         elif most and ways <= chips and ways * cluster.slices > most:
             yield f"these ways are {ways * cluster.slices:,} chips of the {most:,} that may be used"
+        elif most and not any(
+            filled_by(cluster, size) for size in range(1, most // cluster.slices + 1)
+        ):
+            yield f"no slice of {cluster.chip.id} has as few as {most // cluster.slices} chips"
         if ways > chips:
             yield f"these ways are {ways:,} chips of a slice of {chips:,}"
         elif not any(filled_by(cluster, size) for size in range(ways, chips + 1, ways)):
