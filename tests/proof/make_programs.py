@@ -83,7 +83,7 @@ def make(name: str) -> None:
     """Compile one and write it."""
     plan = plan_of(name)
     made = compile_plan(plan)
-    print(name, made.status, made.message, f"{made.compile_seconds:.0f} s")
+    sys.stdout.write(f"{name} {made.status} {made.message} {made.compile_seconds:.0f} s\n")
     if made.text is None:
         return
     text = gzip.compress(made.text.read_bytes(), mtime=0)

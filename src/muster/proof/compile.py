@@ -84,7 +84,7 @@ def compile_step(request: dict[str, Any], folder: Path) -> dict[str, Any]:
     compiled = lowered.compile(compiler_options=dict(request["options"]) or None)
     done = time.perf_counter()
     (folder / "program.hlo.txt").write_text(compiled.as_text() or "", "utf-8")
-    memory, cost = compiled.memory_analysis(), compiled.cost_analysis()
+    memory, cost = compiled.memory_analysis(), compiled.cost_analysis() or {}
     mesh = program.model.partition.mesh
     return {
         "status": "compiled",
@@ -129,7 +129,7 @@ def main(arguments: Sequence[str]) -> int:
         result = compile_step(request, folder)
     except MusterError as error:
         result = {"status": "bad_input", "message": str(error)}
-    except Exception as error:  # noqa: BLE001 - the compiler's errors have no class of their own
+    except Exception as error:  # the compiler's errors have no class of their own
         result = refusal(error)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     result["peak_rss_bytes"] = peak * (1 if sys.platform == "darwin" else 1024)

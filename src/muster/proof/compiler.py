@@ -74,7 +74,7 @@ class Compilation:
 
     Attributes:
         status: `compiled`; `too_large`: it needs more memory than the chip has; `refused`: the
-            compiler gave an error; `died`: its process ended; `bad_input`: the step cannot be built.
+            compiler gave an error; `died`: its process ended; `bad_input`: there is no such step.
         message: what went wrong, one line; empty where nothing did.
         text: the scheduled program; None unless compiled.
         memory: None unless compiled.
@@ -243,11 +243,11 @@ def _end(child: subprocess.Popen[bytes]) -> None:
 
 
 def how_it_died(status: int, log: str) -> str:
-    """One line on how a child process ended without a result.
+    r"""One line on how a child process ended without a result.
 
     >>> how_it_died(-8, "")
     'the compiler process ended with SIGFPE, an arithmetic fault inside the TPU compiler'
-    >>> how_it_died(1, "Traceback ...\\nModuleNotFoundError: No module named 'optax'\\n")
+    >>> how_it_died(1, "Traceback ...\nModuleNotFoundError: No module named 'optax'\n")
     "the compiler process failed: ModuleNotFoundError: No module named 'optax'"
     """
     lines = [line.strip() for line in log.splitlines() if line.strip()]

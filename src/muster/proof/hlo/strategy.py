@@ -1,0 +1,81 @@
+"""How the TPU compiler chose to run a collective, as its `collective_algorithm_config` says.
+
+colors   parts of the array that go round at once, each its own way
+phases   axes of the torus that each part goes round, one after the other
+cores    sizes of those rings
+dim_used which physical axis each color takes in each phase: 0 x, 1 y, 2 z
+"""
+
+import re
+from dataclasses import dataclass
+
+from muster.proof.hlo.program import Op
+
+_NAMED = re.compile(r"(\w+)\{colors:(\d+) phases:(\d+) cores:((?:\{[\d ]+\},?)+)")
+_DIMS = re.compile(r"dim_used:((?:\{[\d ]+\},?)+)")
+_LISTS = re.compile(r"\{([\d ]+)\}")
+_GROUP = re.compile(r"group_size = (\d+)")
+AXES = "xyz"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Strategy:
+    """A way to run a collective.
+
+    Attributes:
+        emitter: the compiler's routine, such as "RotatedPincerEmitter"; "" where it names none.
+        name: of the strategy, such as "UniDirectionNDRingStrategy"; "" where it names none.
+        colors: parts that go round at once.
+        rings: sizes of the rings of the first color, one a phase.
+        torus: physical axes that the colors take in their phases: ("xyz", "yzx", "zxy").
+    """
+
+    emitter: str = ""
+    name: str = ""
+    colors: int = 0
+    rings: tuple[int, ...] = ()
+    torus: tuple[str, ...] = ()
+
+    @property
+    def axes(self) -> int:
+        """Physical axes that are in use; at least one."""
+        return max(1, len(set("".join(self.torus))))
+
+    def __str__(self) -> str:
+        if not self.emitter and not self.name:
+            return "not said"
+        name = (self.name or self.emitter).removesuffix("Strategy").removeprefix("Strategy")
+        rings = "x".join(map(str, self.rings))
+        parts = [
+            name,
+            f"{self.colors} colors" if self.colors > 1 else "1 color" if self.colors else "",
+        ]
+        parts += [f"rings {rings}" if rings else "", "/".join(self.torus)]
+        return ", ".join(part for part in parts if part)
+
+
+def strategy_of(*ops: Op) -> Strategy:
+    """The strategy that the first of these operations with one names."""
+    for op in ops:
+        config = op.backend.get("collective_algorithm_config")
+        if isinstance(config, dict):
+            return _read(
+                config.get("emitter", ""), config.get("strategy", ""), config.get("debug", "")
+            )
+    return Strategy()
+
+
+def _read(emitter: str, name: str, debug: str) -> Strategy:
+    found, dims, group = _NAMED.search(debug), _DIMS.search(debug), _GROUP.search(debug)
+    rings: tuple[int, ...] = ()
+    colors = 0
+    if found:
+        name, colors = name or found.group(1), int(found.group(2))
+        rings = tuple(map(int, _LISTS.findall(found.group(4))[0].split()))
+    elif group:
+        rings = (int(group.group(1)),)
+    torus = tuple(
+        "".join(AXES[int(dim)] if int(dim) < len(AXES) else dim for dim in each.split())
+        for each in (_LISTS.findall(dims.group(1)) if dims else ())
+    )
+    return Strategy(emitter=emitter, name=name, colors=colors, rings=rings, torus=torus)

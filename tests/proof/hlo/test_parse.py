@@ -1,0 +1,107 @@
+"""Reading programs: nothing of the text is lost, whatever it is."""
+
+import re
+from collections import Counter
+
+import pytest
+
+from muster.errors import BadInput
+from muster.proof.hlo import parse
+from tests.proof.fixtures import NAMES, program_of, text_of
+
+# An operation begins a line; its opcode follows its shape, which ends in a bracket.
+OP = re.compile(r"^\s+(?:ROOT )?%[\w.\-]+ = .*?[\])}] ([a-z][\w\-]*)\(", re.MULTILINE)
+
+SMALL = """HloModule small, is_scheduled=true, num_partitions=4
+
+%inner (p: f32[8]) -> f32[8] {
+  %p = f32[8]{0} parameter(0)
+  ROOT %n = f32[8]{0} negate(%p)
+}, execution_thread="sparsecore"
+
+ENTRY %main (a: f32[8]) -> (f32[8], s32[]) {
+  %a = f32[8]{0:T(256)} parameter(0), metadata={op_name="batch[\\'x\\']"}
+  %odd = f32[8]{0} frobnicate(%a), flavour={1,2}
+  %call = f32[8]{0} custom-call(f32[8]{0} %odd), custom_call_target="mystery"
+  %k = f32[8]{0} custom-call(%call), custom_call_target="tpu_custom_call", a={
+"xprof_metadata":"{\\"block\\": 512, \\"brace\\": \\"}\\"}"
+}, metadata={op_name="f/pallas_call" source_file="/a/b.py" source_line=12}, \
+backend_config={"window_config":{"estimated_cycles":"7"}}
+  %c = s32[] constant({...})
+  ROOT %t = (f32[8]{0}, /*index=1*/s32[]) tuple(%k, /*index=1*/%c)
+}
+"""
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_operation_of_the_text_is_read(name: str) -> None:
+    read = Counter(op.opcode for op in program_of(name).ops())
+    assert read == Counter(OP.findall(text_of(name)))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_nothing_in_a_compiled_program_is_unknown(name: str) -> None:
+    program = program_of(name)
+    assert program.unknown == Counter()
+    assert program.scheduled
+    assert program.entry.startswith("main")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_operand_and_every_call_is_there(name: str) -> None:
+    program = program_of(name)
+    literals = {"constant", "parameter", "iota"}
+    for computation in program.computations.values():
+        for op in computation.ops:
+            assert set(op.called) <= set(program.computations), op.name
+            if op.opcode not in literals:
+                assert set(op.operands) <= set(computation.by_name), op.name
+
+
+def test_unknown_things_are_counted_and_named() -> None:
+    program = parse(SMALL)
+    assert program.unknown == {"opcode frobnicate": 1, "custom call mystery": 1}
+    assert [op.name for op in program.main.ops] == ["a", "odd", "call", "k", "c", "t"]
+
+
+def test_an_operation_may_span_lines_and_hold_braces_in_strings() -> None:
+    kernel = parse(SMALL).main.by_name["k"]
+    assert kernel.op_name == "f/pallas_call"
+    assert kernel.estimated_cycles == 7
+    assert kernel.operands == ("call",)
+
+
+def test_operands_are_names_with_or_without_shapes() -> None:
+    main = parse(SMALL).main
+    assert main.by_name["call"].operands == ("odd",)
+    assert main.root.operands == ("k", "c")
+    assert main.root.is_root
+
+
+def test_threads_and_attributes() -> None:
+    program = parse(SMALL)
+    assert program.computations["inner"].thread == "sparsecore"
+    assert program.main.thread == ""
+    assert program.main.by_name["odd"].attributes == {"flavour": "{1,2}"}
+    assert program.source(program.main.by_name["k"]) == "/a/b.py:12"
+    assert (program.partitions, program.devices) == (4, 4)
+
+
+def test_lines_that_mean_nothing_are_counted() -> None:
+    program = parse(SMALL.replace("  %odd", "  what is this\n  %odd"))
+    assert program.unknown["line that is no operation"] == 1
+
+
+def test_stack_frames_lead_back_to_the_model() -> None:
+    program = program_of("llama-v5p-one-chip")
+    op = next(op for op in program.ops() if op.op_name.endswith("btd,df->btf/dot_general"))
+    assert program.source(op).endswith("gated_mlp.<locals>.project")
+    stack = program.frames[op.frame]
+    assert any("decoder_layer" in place for place in stack)
+    assert stack[-1] != stack[0]
+
+
+@pytest.mark.parametrize("text", ["", "hello", "HloModule alone"])
+def test_what_is_no_program_is_refused(text: str) -> None:
+    with pytest.raises(BadInput, match="HLO"):
+        parse(text)
