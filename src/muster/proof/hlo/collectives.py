@@ -76,9 +76,7 @@ def collectives(program: Program, mesh: Mapping[str, int] | None = None) -> list
         program: the program.
         mesh: ways of every axis, outermost first; None for the one that the program names.
     """
-    known = dict(mesh) if mesh is not None else mesh_of(program)
-    if math.prod(known.values()) != program.devices:  # each slice runs a program of its own
-        known.pop(SLICE_AXIS, None)
+    known = mesh_for(program, mesh)
     return [
         collective_of(program, visit, inner, known)
         for visit in walk(program)
@@ -102,6 +100,14 @@ def merged(found: Iterable[Collective]) -> list[Collective]:
             bytes_per_chip=so_far.bytes_per_chip + each.bytes_per_chip,
         )
     return sorted(table.values(), key=lambda each: -each.bytes_per_chip)
+
+
+def mesh_for(program: Program, mesh: Mapping[str, int] | None) -> dict[str, int]:
+    """The mesh over the devices that run one program; of several slices each runs its own."""
+    known = dict(mesh) if mesh is not None else mesh_of(program)
+    if math.prod(known.values()) != program.devices:
+        known.pop(SLICE_AXIS, None)
+    return known
 
 
 def mesh_of(program: Program) -> dict[str, int]:

@@ -7,7 +7,9 @@ dim_used which physical axis each color takes in each phase: 0 x, 1 y, 2 z
 """
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from muster.proof.hlo.program import Op
 
@@ -37,9 +39,16 @@ class Strategy:
     torus: tuple[str, ...] = ()
 
     @property
-    def axes(self) -> int:
-        """Physical axes that are in use; at least one."""
-        return max(1, len(set("".join(self.torus))))
+    def axes(self) -> tuple[int, ...]:
+        """Numbers of the physical axes that are in use, where the compiler names them."""
+        letters = set("".join(self.torus))
+        return tuple(number for number, letter in enumerate(AXES) if letter in letters)
+
+    @property
+    def at_once(self) -> float:
+        """Rings that carry data at once, each in both directions; one where nothing is said."""
+        one_way = self.name.startswith("UniDirection")
+        return self.colors / 2 if one_way else float(max(1, self.colors))
 
     def __str__(self) -> str:
         if not self.emitter and not self.name:
@@ -57,12 +66,32 @@ class Strategy:
 def strategy_of(*ops: Op) -> Strategy:
     """The strategy that the first of these operations with one names."""
     for op in ops:
+        offload = op.backend.get("collective_offload_config")
+        if isinstance(offload, dict) and offload:
+            return _read_offload(offload)
         config = op.backend.get("collective_algorithm_config")
         if isinstance(config, dict):
             return _read(
                 config.get("emitter", ""), config.get("strategy", ""), config.get("debug", "")
             )
     return Strategy()
+
+
+def _read_offload(offload: Mapping[str, Any]) -> Strategy:
+    """What the sparse cores were told: each color's rings, one a phase."""
+    for config in offload.values():
+        rings = config.get("ici_strategy_config", {}) if isinstance(config, dict) else {}
+        colors = [each.get("phase_rings", []) for each in rings.get("color_strategies", [])]
+        if colors:
+            kind = str(colors[0][0].get("ring_type", "")) if colors[0] else ""
+            one_way = "UniDirection" if "UNIDIR" in kind else ""
+            return Strategy(
+                emitter="SparseCoreOffload",
+                name=f"{one_way}SparseCoreRing",
+                colors=len(colors),
+                rings=tuple(int(ring.get("core_count", 0)) for ring in colors[0]),
+            )
+    return Strategy(emitter="SparseCoreOffload")
 
 
 def _read(emitter: str, name: str, debug: str) -> Strategy:

@@ -1,0 +1,217 @@
+"""How long a collective takes on a torus: from its bytes, its devices and the compiler's strategy.
+
+A link carries B bytes/s each way. An axis on which a group closes a ring gives 2 B, a line B, and a
+group whose chips stand s apart shares its links with s - 1 others. Then, of an array of V bytes,
+
+    all-gather, reduce-scatter   V (n - 1) / n / R + hops
+    all-reduce                   twice that
+    all-to-all                   V longest / (8 B)       the bisection; a line counts double
+    collective-permute           V load / B              load: arrays on the busiest link
+
+R adds up what the strategy uses at once: one ring, or as many axes as it has colors. A ring that
+goes once through all of a group is closed where the group has two axes, as a grid with an even
+number of chips has a closed path. Source: the book's Part 3, "A Deeper Dive into TPU Communication
+Primitives". Links reach the share of their bandwidth that was fitted for the planner.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+from muster.errors import BadInput
+from muster.hardware import Cluster, Torus
+from muster.proof.hlo.collectives import SLICE_AXIS, Collective
+from muster.proof.hlo.groups import Groups
+from muster.roofline.efficiency import efficiency
+
+type Place = tuple[int, ...]
+_X_Y_Z = 3
+_CORE = 3
+
+
+@dataclass(frozen=True, kw_only=True)
+class Interconnect:
+    """The links of one slice, and to other slices.
+
+    Attributes:
+        shape: chips along every axis.
+        wrap: which axes close a ring.
+        link: bytes/s of one link each way, as reached.
+        dcn: bytes/s of one device to other slices, as reached.
+        hop_seconds: latency of one step of a collective.
+        devices_per_chip: devices that share a chip's links.
+        places: x, y, z, core and slice of each device in the program's order; empty where not known.
+    """
+
+    shape: tuple[int, ...]
+    wrap: tuple[bool, ...]
+    link: float
+    dcn: float
+    hop_seconds: float
+    devices_per_chip: int
+    places: tuple[Place, ...] = ()
+
+    def seconds(self, collective: Collective) -> float:
+        """Seconds of one run."""
+        V, n = collective.array_bytes, collective.ways
+        if n < 2 or V == 0:
+            return 0.0
+        share = (n - 1) / n
+        if collective.axes == (SLICE_AXIS,) and not collective.groups:
+            return V * share * _passes(collective.kind) / self.dcn
+        if collective.kind == "collective-permute":
+            return self._permute(collective.groups, V)
+        group = self._group(collective.groups)
+        if collective.kind in {"all-to-all", "ragged-all-to-all"}:
+            return V * group.longest(n) / (8 * self.link) * group.shared + self.hop_seconds
+        steps = sum(ring - 1 for ring in collective.strategy.rings) or n - 1
+        seconds = V * share / self._rate(collective, group) + self.hop_seconds * steps / 2
+        return seconds * _passes(collective.kind)
+
+    def track(self, collective: Collective) -> str:
+        """What a collective keeps busy: links of mesh axes, in one direction if it is a shift."""
+        if collective.axes == (SLICE_AXIS,) and not collective.groups:
+            return "DCN"
+        name = "ICI " + " ".join(collective.axes)
+        if collective.kind != "collective-permute" or not collective.groups:
+            return name
+        forward = sum(a < b for a, b in collective.groups) * 2 >= len(collective.groups)
+        return name + (" up" if forward else " down")
+
+    def _rate(self, collective: Collective, group: "_Group") -> float:
+        """R: bytes/s at which one chip of the group takes in the array."""
+        strategy = collective.strategy
+        if strategy.axes:
+            rates = [group.rate(axis, self.link) for axis in strategy.axes]
+            return sum(rates) * min(1.0, strategy.at_once / len(rates)) / group.shared
+        closed = group.closes_a_ring and collective.ways > 2
+        return self.link * (2 if closed else 1) * group.nearness / group.shared
+
+    def _group(self, groups: Groups) -> "_Group":
+        if not groups or not self.places or max(groups[0]) >= len(self.places):
+            whole = any(self.wrap)
+            return _Group(
+                sizes=(), strides=(), rings=(whole,) * _X_Y_Z, shared=float(self.devices_per_chip)
+            )
+        places = [self.places[device] for device in groups[0]]
+        return _group_at(tuple(places), self.shape, self.wrap, self.devices_per_chip)
+
+    def _permute(self, pairs: Groups, V: float) -> float:
+        load = 1
+        if self.places and all(max(pair) < len(self.places) for pair in pairs):
+            ends = tuple((self.places[a][:_X_Y_Z], self.places[b][:_X_Y_Z]) for a, b in pairs)
+            load = _busiest_link(ends, self.shape, self.wrap)
+        return V * load / self.link + self.hop_seconds
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Group:
+    """How a group of chips lies on the torus.
+
+    Attributes:
+        sizes: chips along every axis.
+        strides: how far apart they stand.
+        rings: whether an axis closes a ring.
+        shared: groups that share the same chips' links (the other devices of its chips).
+    """
+
+    sizes: tuple[int, ...]
+    strides: tuple[int, ...]
+    rings: tuple[bool, ...]
+    shared: float
+
+    def rate(self, axis: int, link: float) -> float:
+        """Bytes/s along one axis."""
+        stride = self.strides[axis] if axis < len(self.strides) else 1
+        return link * (2 if axis < len(self.rings) and self.rings[axis] else 1) / stride
+
+    @property
+    def closes_a_ring(self) -> bool:
+        """Whether a path through all of its chips comes back to its beginning over one link."""
+        return any(self.rings) or sum(size > 1 for size in self.sizes) > 1 or not self.sizes
+
+    @property
+    def nearness(self) -> float:
+        """One over the groups whose chips stand between its own."""
+        return 1 / max((stride for stride in self.strides), default=1)
+
+    def longest(self, ways: int) -> float:
+        """Chips of its longest ring; a line counts double, and a stride as often as it is long."""
+        lengths = [
+            size * stride * (1 if ring else 2)
+            for size, stride, ring in zip(self.sizes, self.strides, self.rings, strict=False)
+            if size > 1
+        ]
+        return float(max(lengths, default=ways))
+
+
+def interconnect(cluster: Cluster, coordinates: Sequence[Place] = ()) -> Interconnect:
+    """The links of a TPU cluster.
+
+    Args:
+        cluster: the chips.
+        coordinates: x, y, z, core and slice of each device, in the order of the program's devices.
+
+    Raises:
+        BadInput: the chips form no torus.
+    """
+    chip, torus = cluster.chip, cluster.chip.network
+    if not isinstance(torus, Torus):
+        raise BadInput(f"{cluster.name} has no torus; programs are timed on TPUs alone")
+    fitted = efficiency(chip.id, "xla")
+    return Interconnect(
+        shape=cluster.slice.shape,
+        wrap=cluster.slice.wrap,
+        link=torus.link_bandwidth * fitted.near,
+        dcn=torus.dcn_bandwidth_per_chip * fitted.far / chip.devices_per_chip,
+        hop_seconds=fitted.hop_seconds,
+        devices_per_chip=chip.devices_per_chip,
+        places=tuple(tuple(place) for place in coordinates),
+    )
+
+
+def _passes(kind: str) -> int:
+    return 2 if kind == "all-reduce" else 1
+
+
+@lru_cache(maxsize=4096)
+def _group_at(
+    places: tuple[Place, ...], shape: tuple[int, ...], wrap: tuple[bool, ...], per_chip: int
+) -> _Group:
+    sizes, strides, rings = [], [], []
+    for axis in range(len(shape)):
+        along = sorted({place[axis] for place in places})
+        stride = math.gcd(
+            *(later - earlier for earlier, later in zip(along, along[1:], strict=False))
+        )
+        sizes.append(len(along))
+        strides.append(max(1, stride))
+        rings.append(wrap[axis] and len(along) > 1 and len(along) * strides[-1] == shape[axis])
+    cores = len({place[_CORE] for place in places if len(place) > _CORE}) or 1
+    return _Group(
+        sizes=tuple(sizes),
+        strides=tuple(strides),
+        rings=tuple(rings),
+        shared=per_chip / min(cores, per_chip),
+    )
+
+
+@lru_cache(maxsize=4096)
+def _busiest_link(
+    ends: tuple[tuple[Place, Place], ...], shape: tuple[int, ...], wrap: tuple[bool, ...]
+) -> int:
+    """Arrays that cross the busiest link, each going along x, then y, then z, the shorter way."""
+    loads: Counter[tuple[Place, int, int]] = Counter()
+    for sender, receiver in ends:
+        at = list(sender)
+        for axis, size in enumerate(shape):
+            distance = receiver[axis] - at[axis]
+            if wrap[axis] and abs(distance) * 2 > size:
+                distance -= int(math.copysign(size, distance))
+            step = 1 if distance > 0 else -1
+            for _ in range(abs(distance)):
+                loads[tuple(at), axis, step] += 1
+                at[axis] = (at[axis] + step) % size
+    return max(loads.values(), default=1)
