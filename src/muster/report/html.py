@@ -103,6 +103,7 @@ def html_of(
         letters="; ".join(legend(plan.rules)),
         model=_model(plan),
         assumed=assumptions(plan),
+        training=training_lines(plan),
     )
 
 

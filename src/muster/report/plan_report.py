@@ -57,7 +57,7 @@ def print_plan(plan: Plan, *, minimize: Minimize = "time") -> None:
     for section in (_head, _model, _cost, _step, _memory, _why):
         section(plan, screen)
     _layouts(plan, minimize, screen)
-    for section in (_rules, _warnings):
+    for section in (_training, _rules, _warnings):
         section(plan, screen)
 
 
@@ -284,6 +284,29 @@ def _moments(plan: Plan) -> str:
 def _in_flight(plan: Plan) -> str:
     parts = plan.layout.microbatches
     return "the whole batch at once" if parts == 1 else f"{parts} microbatches"
+
+
+def _training(plan: Plan, screen: Console) -> None:
+    screen.print(title("Training"))
+    for line in training_lines(plan):
+        screen.print(Text(line))
+    screen.print()
+
+
+def training_lines(plan: Plan) -> tuple[str, ...]:
+    """Whether `muster train` can carry the plan out, why not, and what it could instead."""
+    if not plan.obstacles:
+        return ("`muster train plan.json` carries this plan out (`--out plan.json` keeps it)",)
+    lines = tuple(f"not here: {obstacle}" for obstacle in plan.obstacles)
+    if plan.trainable is None:
+        return lines
+    instead = plan.trainable
+    slower = instead.seconds / plan.choice.seconds - 1
+    return (
+        *lines,
+        f"the best that it can: {instead.layout}, remat {instead.remat.value}; predicted step "
+        f"{format_seconds(instead.seconds)} ({slower:+.1%})",
+    )
 
 
 def _rules(plan: Plan, screen: Console) -> None:
