@@ -18,6 +18,7 @@ from muster.planner.search import Choice, Minimize, Restrictions
 from muster.planner.sweep import Sweep, sweep_of
 from muster.report.assumptions import assumptions
 from muster.report.bars import memory_bars, waterfall
+from muster.report.plan_report import training_lines
 from muster.report.rules_text import condition, legend
 from muster.report.scaling import scaling_plots, sweep_rows
 from muster.report.strategies import strategies_plot
