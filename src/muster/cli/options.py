@@ -6,7 +6,7 @@ from fractions import Fraction
 import click
 
 from muster.errors import BadInput, UnknownName
-from muster.units import BatchSize, parse_batch
+from muster.units import BatchSize, parse_batch, parse_count
 
 _PART_OF_A_PREFIX = re.compile(
     r"(?P<number>\d{1,9}\.\d{1,9})\s*(?P<prefix>[kmg])i?", re.IGNORECASE | re.ASCII
@@ -70,3 +70,21 @@ CONSTANTS = click.option(
     help="documented (measured and documented figures, the default) or book (the scaling book's).",
 )
 JSON = click.option("--json", "as_json", is_flag=True, help="Print the full answer as JSON.")
+
+
+def fixed_ways(pairs: tuple[str, ...]) -> dict[str, int]:
+    """Read `--fix AXIS=N`, given as often as one likes.
+
+    Raises:
+        BadInput: no number of ways, or an axis twice.
+    """
+    fixed: dict[str, int] = {}
+    for pair in pairs:
+        name, equals, ways = pair.partition("=")
+        axis = name.strip().lower()
+        if not equals:
+            raise BadInput(f"--fix {pair!r} names no number of ways; write it like tensor=4")
+        if axis in fixed:
+            raise BadInput(f"--fix {axis} is given twice; give it once")
+        fixed[axis] = parse_count(ways, f"--fix {axis}")
+    return fixed

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from muster.cli.files import check_writable, write_whole
-from muster.cli.options import CONSTANTS, JSON, Strict, one_of, read_batch
+from muster.cli.options import CONSTANTS, JSON, Strict, fixed_ways, one_of, read_batch
 from muster.errors import BadInput, shorten
 from muster.hardware import parse_cluster
 from muster.models.registry import find_model
@@ -131,7 +131,7 @@ def plan(
         optimizer_dtype=optimizer_dtype,
     )
     restrictions = Restrictions(
-        fixed=_fixed(fix),
+        fixed=fixed_ways(fix),
         remat=parse_remat(remat) if remat is not None else None,
         max_chips=parse_count(max_chips, "--max-chips") if max_chips is not None else None,
     )
@@ -200,19 +200,6 @@ def _show(plans: list[Plan], curve: Sweep | None, minimize: Minimize, *, as_json
         from muster.report.sweep_table import print_sweep
 
         print_sweep(curve)
-
-
-def _fixed(pairs: tuple[str, ...]) -> dict[str, int]:
-    fixed: dict[str, int] = {}
-    for pair in pairs:
-        name, equals, ways = pair.partition("=")
-        axis = name.strip().lower()
-        if not equals:
-            raise BadInput(f"--fix {pair!r} names no number of ways; write it like tensor=4")
-        if axis in fixed:
-            raise BadInput(f"--fix {axis} is given twice; give it once")
-        fixed[axis] = parse_count(ways, f"--fix {axis}")
-    return fixed
 
 
 def _fraction(text: str) -> float:

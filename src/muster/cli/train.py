@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from muster.cli.extras import needs_training
-from muster.cli.options import JSON
-from muster.cli.plan import _fixed as fixed_ways
+from muster.cli.options import JSON, fixed_ways
 from muster.errors import BadInput
 from muster.planner.plan_file import PlannedRun, planned_run, read_plan
 from muster.units import parse_batch, parse_count
@@ -29,6 +28,8 @@ SYNTHETIC = "synthetic"
 SEQUENCE_ON_CPU = 256
 SEQUENCES_A_DEVICE = 1
 SAVES = 10
+# What a plan file has decided.
+PLANNED = ("hardware", "batch", "seq", "remat", "param_dtype", "compute_dtype", "optimizer_dtype")
 
 
 @click.command()
@@ -99,9 +100,9 @@ SAVES = 10
     "--fix", multiple=True, metavar="AXIS=N", help="Hold a mesh axis of the plan made here."
 )
 @click.option("--remat", metavar="POLICY", help="none, minimal, outputs, full, offload.")
-@click.option("--param-dtype", default="f32", show_default=True, metavar="DTYPE")
-@click.option("--compute-dtype", metavar="DTYPE", help="f32 or bf16.  [default: the plan's]")
-@click.option("--optimizer-dtype", default="f32", show_default=True, metavar="DTYPE")
+@click.option("--param-dtype", metavar="DTYPE", help="f32 (default), bf16.")
+@click.option("--compute-dtype", metavar="DTYPE", help="f32, bf16.  [default: f32 on a processor]")
+@click.option("--optimizer-dtype", metavar="DTYPE", help="f32 (default), bf16.")
 @click.option("--save-every", metavar="N", help="Steps between checkpoints.  [default: a tenth]")
 @click.option("--keep-last", default=3, show_default=True, metavar="N")
 @click.option("--keep-every", type=int, metavar="N", help="Also keep every multiple of N.")
@@ -263,16 +264,16 @@ def _cluster(asked: _Asked) -> "Cluster | None":
 def _job_of(asked: _Asked) -> "Job":
     from muster.training.devices import Job
 
-    coordinator = asked.text("coordinator")
-    if coordinator is None:
+    names = ("coordinator", "process_count", "process_id")
+    given = [name for name in names if asked.text(name) is not None]
+    if not given:
         return Job(distributed=asked.flag("distributed"))
-    if asked.text("process_count") is None or asked.text("process_id") is None:
-        raise BadInput("--coordinator needs --process-count and --process-id")
-    return Job(
-        coordinator=coordinator,
-        processes=asked.whole("process_count"),
-        process=asked.natural("process_id"),
-    )
+    if lacking := [_spelled(name) for name in names if name not in given]:
+        raise BadInput(f"{_spelled(given[0])} needs {' and '.join(lacking)} beside it")
+    processes, process = asked.whole("process_count"), asked.natural("process_id")
+    if process >= processes:
+        raise BadInput(f"--process-id {process} of {processes}; they count from 0")
+    return Job(coordinator=asked.text("coordinator"), processes=processes, process=process)
 
 
 def _planned_here(
@@ -320,7 +321,7 @@ def _planned_here(
 
 def _with_choices(planned: PlannedRun, asked: _Asked) -> PlannedRun:
     """A plan file decides by itself; what contradicts it is refused rather than ignored."""
-    for name in ("hardware", "batch", "seq", "remat"):
+    for name in PLANNED:
         if asked.text(name) is not None:
             spelled = "--on" if name == "hardware" else _spelled(name)
             raise BadInput(f"{spelled} is the plan's to say; make the plan anew with it")
@@ -343,6 +344,8 @@ def _training_job(planned: PlannedRun, asked: _Asked) -> "TrainingJob":
     if steps is None:
         raise BadInput("how long? give --steps N (or a plan that was made with --tokens)")
     data = asked.texts("data")
+    if SYNTHETIC in data and len(data) > 1:
+        raise BadInput("--data synthetic is of random tokens alone; leave out the other --data")
     rate = asked.number("lr")
     warmup = asked.text("warmup")
     architecture = planned.architecture
