@@ -106,9 +106,9 @@ def run_job(job: TrainingJob, watcher: Watcher) -> Outcome:
             keep_last=job.keep_last,
             keep_every=job.keep_every,
         )
-        checkpoints.check_room(bytes_of(program.state))
         options = recorded_options(job, feed)
         state = _beginning(job, program, checkpoints, feed, options, watcher)
+        checkpoints.check_room(bytes_of(program.state))  # the first thing that is written
         return _train(job, program, checkpoints, feed, options, state, watcher)
     finally:
         feed.close()
