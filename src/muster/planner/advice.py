@@ -5,7 +5,7 @@ from math import gcd
 
 from muster.hardware import Cluster
 from muster.models.architecture import Architecture
-from muster.planner.booking import divides_evenly, filled_clusters
+from muster.planner.booking import divides_evenly, filled_cluster
 from muster.planner.choice import ROOMY, Choice, Minimize, Restrictions
 from muster.planner.constraints import divisors, kv_copies, shard_obstacle
 from muster.planner.host import ASSUMED_BYTES, host_share
@@ -135,12 +135,13 @@ def idle_chips(
         line += f"; {_cannot_be_scheduled(choice)}: {_booked(bookable)}"
     else:
         line += f"; book {choice.cluster.name} ({choice.layout.chips_used:,} chips) for this plan"
-    filled = [
-        f"{other.cluster.name} ({other.cluster.chips:,} chips, a step takes "
-        f"{format_seconds(other.seconds)})"
-        for other in filled_clusters(architecture, cluster, workload, choice, "time")
-    ]
-    return f"{line}. The batch also fills {', '.join(filled)}" if filled else line
+    other = filled_cluster(architecture, cluster, workload, choice)
+    if other is None:
+        return line
+    return (
+        f"{line}. The batch also fills {other.cluster.name} ({other.cluster.chips:,} chips, a step "
+        f"takes {format_seconds(other.seconds)})"
+    )
 
 
 def _cannot_be_scheduled(choice: Choice) -> str:

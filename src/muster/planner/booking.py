@@ -9,7 +9,7 @@ from muster.errors import BadInput
 from muster.hardware import Cluster, slice_of
 from muster.hardware.shapes import legal_shapes, shapes_with
 from muster.models.architecture import Architecture
-from muster.planner.choice import Choice, Minimize, Restrictions
+from muster.planner.choice import EQUAL, Choice, Minimize, Restrictions
 from muster.planner.search import search
 from muster.roofline.workload import Workload
 
@@ -51,18 +51,15 @@ def bookable(
     return None
 
 
-def filled_clusters(
-    architecture: Architecture,
-    cluster: Cluster,
-    workload: Workload,
-    choice: Choice,
-    minimize: Minimize,
-) -> Iterator[Choice]:
-    """The best on other sizes near the given one, where that leaves no chip idle."""
+def filled_cluster(
+    architecture: Architecture, cluster: Cluster, workload: Workload, choice: Choice
+) -> Choice | None:
+    """The best on another size near the given one, where that leaves no chip idle."""
     for other in _sizes(cluster, workload, choice.cluster):
-        found = _best(architecture, other, workload, Restrictions(), minimize)
+        found = _best(architecture, other, workload, Restrictions(), "time")
         if found and found.cluster == other:
-            yield found
+            return found
+    return None
 
 
 def _best(
@@ -73,7 +70,9 @@ def _best(
     minimize: Minimize,
 ) -> Choice | None:
     try:
-        found = search(architecture, cluster, workload, restrictions, minimize=minimize)
+        found = search(
+            architecture, cluster, workload, restrictions, minimize=minimize, within=EQUAL
+        )
     except BadInput:
         return None
     return found.chosen

@@ -4,15 +4,16 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from muster.errors import BadInput
-from muster.hardware import Cluster, Switched
+from muster.hardware import Cluster
 from muster.models.architecture import Architecture
 from muster.models.numerics import untrainable
 from muster.planner.advice import advice
+from muster.planner.binding import bound_of
 from muster.planner.booking import bookable
 from muster.planner.closed_form import candidates
-from muster.planner.explain import reasons
+from muster.planner.explain import Question, reasons
 from muster.planner.nearest import nearest_changes
-from muster.planner.plan import Bound, Estimate, Plan
+from muster.planner.plan import Estimate, Plan
 from muster.planner.refusal import refusal
 from muster.planner.rules import rules_of_thumb
 from muster.planner.search import Choice, Found, Minimize, Restrictions, search
@@ -82,13 +83,18 @@ def make_plan(
         examined=found.examined,
         reasons=tuple(
             reasons(
-                cluster,
-                workload,
-                choice,
-                alternatives,
-                rules,
-                closed_form,
-                bound_of(cluster, choice),
+                Question(
+                    architecture=architecture,
+                    cluster=cluster,
+                    workload=workload,
+                    restrictions=restrictions,
+                    minimize=minimize,
+                    found=found,
+                    choice=choice,
+                    alternatives=alternatives,
+                    rules=rules,
+                    closed_form=closed_form,
+                )
             )
         ),
         warnings=tuple(
@@ -208,28 +214,3 @@ def _out_of_reach(mfu: float, most: float, choice: Choice) -> str:
         f"an MFU of {mfu:.0%} (6N) is out of reach: with attention and remat {choice.remat} the "
         f"chips would do more than their peak; at full rate it is {most:.0%}"
     )
-
-
-def bound_of(cluster: Cluster, choice: Choice) -> Bound:
-    """The resource that is busy longest; traffic on links of its own runs side by side."""
-    step, traffic = choice.step, choice.step.traffic
-    busy = {
-        "compute": step.compute,
-        "hbm": step.hbm,
-        "pipeline": step.bubble,
-        "dcn": traffic.dcn,
-        "fsdp": traffic.fsdp,
-        "tensor": traffic.tensor,
-        "sequence": traffic.sequence,
-        "expert": traffic.expert,
-        "data": traffic.data,
-    }
-    longest = max(busy, key=busy.__getitem__)
-    match longest:
-        case "compute" | "hbm" | "pipeline" | "dcn":
-            return longest
-    network = cluster.chip.network
-    if not isinstance(network, Switched):
-        return "ici"
-    inside = longest == "tensor" or cluster.slice.chips <= network.domain_chips
-    return "nvlink" if inside else "network"

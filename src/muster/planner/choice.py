@@ -1,6 +1,6 @@
 """What a search is asked for, and what it finds."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Literal
@@ -15,11 +15,13 @@ from muster.sharding.mesh import Layout
 type Minimize = Literal["time", "cost", "chips"]
 
 AXES = ("stage", "data", "fsdp", "sequence", "expert", "tensor", "microbatches")
-# Times this near each other are equal: no prediction is more exact.
+# Times this near each other are equal: no prediction is more exact. A search `within` this finds
+# the same choice as one that also lists what is worth showing, in less time.
 EQUAL = 1.01
 # How much of its memory a chip may be predicted to fill before less of it is worth a hair of time:
 # predicted memory is off by 4% at the median of the runs that publish it and by 14% at most.
 ROOMY = 0.86
+CLEARLY_LESS = 0.05  # of usable memory
 # From most memory to least, and but for the last from least computed again to most.
 POLICIES = (Remat.NONE, Remat.MINIMAL, Remat.OUTPUTS, Remat.FULL, Remat.OFFLOAD)
 
@@ -103,8 +105,8 @@ class Found:
     Attributes:
         ranked: choices that fit, best first; one for each set of ways. All that are as near the
             best as was asked for are there; others may be.
-        chosen: the one to take: the first, unless it fills the chips and another that does not is
-            within a percent of it; None where nothing fits.
+        chosen: the one to take: the first, unless it fills the chips and another within a percent
+            of it clearly less; None where nothing fits.
         examined: layouts whose step was predicted.
         closest: where nothing fits, the choice that is short of least memory.
     """
@@ -120,22 +122,34 @@ def measure(minimize: Minimize, chips: int, seconds: float) -> float:
     return {"time": seconds, "cost": chips * seconds, "chips": float(chips)}[minimize]
 
 
-def preferred(first: Choice, roomy: Choice | None, minimize: Minimize) -> Choice:
-    """Of the first and the first with room, the one to take.
+def preferred(first: Choice, others: Iterable[Choice], minimize: Minimize) -> Choice:
+    """The one to take of the first and of others that are as good within a percent.
 
-    The one with room, where what is to be least is within a percent of the least. Fewest chips are
-    fewest: there, of as many chips, times within a percent of each other are equal.
+    The first, where memory is left over; else the best other with memory left over; else the one
+    that takes least memory, if it is clearly less.
     """
-    if roomy is None or first.roomy:
+    if first.roomy:
         return first
-    least, value = (
-        measure(minimize, each.layout.chips_used, each.seconds) for each in (first, roomy)
-    )
+    near = [each for each in others if _as_good(each, first, minimize)]
+    roomy = [each for each in near if each.roomy]
+    if roomy:
+        return min(roomy, key=lambda each: (measure_of(minimize, each), each.seconds))
+    least = min(near, key=lambda each: each.memory.total, default=first)
+    clearly = first.memory.total - least.memory.total >= CLEARLY_LESS * first.memory.usable
+    return least if clearly else first
+
+
+def _as_good(other: Choice, first: Choice, minimize: Minimize) -> bool:
+    """Fewest chips are fewest: there, of as many chips, times near each other are equal."""
+    value, least = measure_of(minimize, other), measure_of(minimize, first)
     if minimize == "chips":
-        near = value == least and roomy.seconds <= EQUAL * first.seconds
-    else:
-        near = value <= EQUAL * least
-    return roomy if near else first
+        return value == least and other.seconds <= EQUAL * first.seconds
+    return value <= EQUAL * least
+
+
+def measure_of(minimize: Minimize, choice: Choice) -> float:
+    """What is to be least, of a choice."""
+    return measure(minimize, choice.layout.chips_used, choice.seconds)
 
 
 def axes_used(layout: Layout) -> int:

@@ -22,7 +22,7 @@ from muster.errors import BadInput
 from muster.hardware import Chip, Cluster, Torus, all_chips, slice_of
 from muster.hardware.shapes import legal_shapes, shapes_with
 from muster.models.architecture import Architecture
-from muster.planner.choice import Choice, Minimize, Restrictions
+from muster.planner.choice import EQUAL, Choice, Minimize, Restrictions
 from muster.planner.search import search
 from muster.planner.sizes import scaled_batch, scaled_sequence
 from muster.roofline.remat import Remat
@@ -87,6 +87,7 @@ class _Asked:
                 self.workload,
                 self.restrictions,
                 minimize=self.minimize,
+                within=EQUAL,
             )
         except BadInput:
             return None

@@ -1,10 +1,10 @@
 """The Plan: the one object that passes through plan, verify, train and launch, and its JSON."""
 
 from dataclasses import asdict, dataclass, fields
-from typing import Literal
 
 from muster.hardware import Cluster
 from muster.models.architecture import Architecture
+from muster.planner.binding import Bound
 from muster.planner.closed_form import Candidate
 from muster.planner.nearest import Change
 from muster.planner.rules import Rule
@@ -18,8 +18,6 @@ from muster.roofline.workload import Workload
 from muster.sharding.mesh import Layout
 
 SCHEMA = 1
-
-type Bound = Literal["compute", "hbm", "ici", "dcn", "nvlink", "network", "pipeline"]
 
 
 @dataclass(frozen=True, kw_only=True)

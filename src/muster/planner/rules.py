@@ -117,7 +117,7 @@ def _torus(cluster: Cluster, torus: Torus, workload: Workload, widths: Widths) -
     fsdp = fsdp_bound(alpha, M=M, widths=widths)
     yield _at_least(
         "fsdp",
-        f"FSDP over batch and sequence hides its traffic from {_expert_share(widths)}alpha/M = "
+        f"FSDP over batch and sequence can hide its traffic from {_expert_share(widths)}alpha/M = "
         f"{fsdp:,.0f} tokens a chip (alpha = C/W = {alpha:,.0f} FLOPs a byte, {_axes(axes)})",
         tokens,
         fsdp,
@@ -126,7 +126,7 @@ def _torus(cluster: Cluster, torus: Torus, workload: Workload, widths: Widths) -
     yield Rule(
         id="tensor",
         statement=(
-            f"tensor parallelism alone hides its traffic up to M*F/alpha = {tensor:,.1f} ways "
+            f"tensor parallelism alone can hide its traffic up to M*F/alpha = {tensor:,.1f} ways "
             f"({_width(widths)})"
         ),
         value=cluster.slice.chips,
@@ -147,7 +147,7 @@ def _mixed(
     mixed = mixed_bound(alpha, widths, M_X=M_X, M_Y=M_Y)
     yield _at_least(
         "fsdp-tensor",
-        f"FSDP and tensor parallelism at their best split hide their traffic from "
+        f"FSDP and tensor parallelism at their best split can hide their traffic from "
         f"{_expert_share(widths)}alpha^2/(M_X*M_Y*F) = {mixed:,.0f} tokens a chip "
         f"(M_X = {M_X:g}, M_Y = {M_Y:g}, {_width(widths)})",
         tokens,
@@ -201,7 +201,7 @@ def _switched(
         ring = ""
     yield _at_least(
         "fsdp",
-        f"FSDP {where} hides its traffic from {_expert_share(widths)}{ring}C/W = {bound:,.0f} "
+        f"FSDP {where} can hide its traffic from {_expert_share(widths)}{ring}C/W = {bound:,.0f} "
         f"tokens a GPU",
         tokens,
         bound,
@@ -211,7 +211,7 @@ def _switched(
     yield Rule(
         id="tensor",
         statement=(
-            f"tensor parallelism inside the domain of {network.domain_chips} hides its traffic "
+            f"tensor parallelism inside the domain of {network.domain_chips} can hide its traffic "
             f"up to F*W/C = {tensor:,.1f} ways ({_width(widths)}), and no further than the domain"
         ),
         value=chips,
@@ -226,7 +226,7 @@ def _between_slices(cluster: Cluster, bandwidth: float, workload: Workload, widt
     bound = pod_bound(cluster.chip.bf16_flops, bandwidth, widths=widths)
     return _at_least(
         "dcn",
-        f"data parallelism between slices hides its traffic from {_expert_share(widths)}"
+        f"data parallelism between slices can hide its traffic from {_expert_share(widths)}"
         f"C/W_dcn = {bound:,.0f} tokens a slice",
         workload.batch_tokens / cluster.slices,
         bound,

@@ -19,6 +19,7 @@ from muster.models.architecture import Architecture
 from muster.planner.bounds import Bounds
 from muster.planner.choice import (
     AXES,
+    EQUAL,
     POLICIES,
     Choice,
     Found,
@@ -26,6 +27,7 @@ from muster.planner.choice import (
     Restrictions,
     axes_used,
     measure,
+    measure_of,
     preferred,
 )
 from muster.planner.host import host_share
@@ -138,7 +140,7 @@ class _Search:
         self.host_bytes = host_share(cluster.chip).bytes
         self.best: dict[Layout, Choice] = {}
         self.least = math.inf
-        self.roomy: Choice | None = None
+        self.near: list[Choice] = []
         self.closest: Choice | None = None
         self.examined = 0
 
@@ -151,7 +153,7 @@ class _Search:
         ranked = tuple(sorted(self.best.values(), key=self._rank))
         return Found(
             ranked=ranked,
-            chosen=preferred(ranked[0], self.roomy, self.minimize) if ranked else None,
+            chosen=preferred(ranked[0], self.near, self.minimize) if ranked else None,
             examined=self.examined,
             closest=self.closest,
         )
@@ -279,10 +281,9 @@ class _Search:
                         break
 
     def _keep(self, choice: Choice) -> None:
-        chips = choice.layout.chips_used
-        self.least = min(self.least, measure(self.minimize, chips, choice.seconds))
-        if choice.roomy and (not self.roomy or self._rank(choice) < self._rank(self.roomy)):
-            self.roomy = choice
+        self.least = min(self.least, measure_of(self.minimize, choice))
+        if measure_of(self.minimize, choice) <= EQUAL * self.least:
+            self.near.append(choice)
         mesh = choice.mesh
         held = self.best.get(mesh)
         if held is None or self._rank(choice) < self._rank(held):

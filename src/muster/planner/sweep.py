@@ -16,8 +16,9 @@ from typing import Literal, get_args
 from muster.errors import BadInput, UnknownName
 from muster.hardware import Cluster
 from muster.models.architecture import Architecture
-from muster.planner.build import bound_of
-from muster.planner.plan import SCHEMA, Bound, Plan
+from muster.planner.binding import Bound, bound_of
+from muster.planner.choice import EQUAL
+from muster.planner.plan import SCHEMA, Plan
 from muster.planner.search import Choice, Found, Minimize, Restrictions, search
 from muster.planner.sizes import scaled_batch, scaled_cluster, scaled_sequence
 from muster.roofline.flops import six_n, training_flops
@@ -274,7 +275,12 @@ class _Sweeper:
     def _search(self, cluster: Cluster, workload: Workload) -> Found:
         try:
             return search(
-                self.architecture, cluster, workload, self.restrictions, minimize=self.minimize
+                self.architecture,
+                cluster,
+                workload,
+                self.restrictions,
+                minimize=self.minimize,
+                within=EQUAL,
             )
         except BadInput:
             return Found(ranked=(), chosen=None, examined=0, closest=None)
