@@ -19,6 +19,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import pairwise
 
 from muster.errors import BadInput
 from muster.hardware import Cluster, Torus
@@ -42,7 +43,7 @@ class Interconnect:
         dcn: bytes/s of one device to other slices, as reached.
         hop_seconds: latency of one step of a collective.
         devices_per_chip: devices that share a chip's links.
-        places: x, y, z, core and slice of each device in the program's order; empty where not known.
+        places: x, y, z, core and slice of each device in order; empty where they are not known.
     """
 
     shape: tuple[int, ...]
@@ -70,15 +71,16 @@ class Interconnect:
         seconds = V * share / self._rate(collective, group) + self.hop_seconds * steps / 2
         return seconds * _passes(collective.kind)
 
-    def track(self, collective: Collective) -> str:
+    def tracks(self, collective: Collective) -> tuple[str, ...]:
         """What a collective keeps busy: links of mesh axes, in one direction if it is a shift."""
         if collective.axes == (SLICE_AXIS,) and not collective.groups:
-            return "DCN"
-        name = "ICI " + " ".join(collective.axes)
-        if collective.kind != "collective-permute" or not collective.groups:
-            return name
-        forward = sum(a < b for a, b in collective.groups) * 2 >= len(collective.groups)
-        return name + (" up" if forward else " down")
+            return ("DCN",)
+        names = [f"ICI {axis.partition(':')[0]}" for axis in collective.axes]
+        directions: tuple[str, ...] = ("up", "down")
+        if collective.kind == "collective-permute" and collective.groups:
+            forward = sum(a < b for a, b in collective.groups) * 2 >= len(collective.groups)
+            directions = ("up",) if forward else ("down",)
+        return tuple(f"{name} {direction}" for name in names for direction in directions)
 
     def _rate(self, collective: Collective, group: "_Group") -> float:
         """R: bytes/s at which one chip of the group takes in the array."""
@@ -86,8 +88,11 @@ class Interconnect:
         if strategy.axes:
             rates = [group.rate(axis, self.link) for axis in strategy.axes]
             return sum(rates) * min(1.0, strategy.at_once / len(rates)) / group.shared
-        closed = group.closes_a_ring and collective.ways > 2
-        return self.link * (2 if closed else 1) * group.nearness / group.shared
+        if strategy.dims > 1 and group.long_axes:
+            rates = sorted((group.rate(axis, self.link) for axis in group.long_axes), reverse=True)
+            return sum(rates[: strategy.dims]) / group.shared
+        both_ways = 2 if group.closes_a_ring and collective.ways > 2 else 1
+        return self.link * both_ways * min(1.0, strategy.at_once) * group.nearness / group.shared
 
     def _group(self, groups: Groups) -> "_Group":
         if not groups or not self.places or max(groups[0]) >= len(self.places):
@@ -130,7 +135,12 @@ class _Group:
     @property
     def closes_a_ring(self) -> bool:
         """Whether a path through all of its chips comes back to its beginning over one link."""
-        return any(self.rings) or sum(size > 1 for size in self.sizes) > 1 or not self.sizes
+        return any(self.rings) or len(self.long_axes) > 1 or not self.sizes
+
+    @property
+    def long_axes(self) -> tuple[int, ...]:
+        """The axes that it has several chips along."""
+        return tuple(axis for axis, size in enumerate(self.sizes) if size > 1)
 
     @property
     def nearness(self) -> float:
@@ -183,9 +193,7 @@ def _group_at(
     sizes, strides, rings = [], [], []
     for axis in range(len(shape)):
         along = sorted({place[axis] for place in places})
-        stride = math.gcd(
-            *(later - earlier for earlier, later in zip(along, along[1:], strict=False))
-        )
+        stride = math.gcd(*(later - earlier for earlier, later in pairwise(along)))
         sizes.append(len(along))
         strides.append(max(1, stride))
         rings.append(wrap[axis] and len(along) > 1 and len(along) * strides[-1] == shape[axis])

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from muster.errors import BadInput
-from muster.proof.timeline import MAIN, Timeline
+from muster.proof.costs import MAIN
+from muster.proof.timeline import Timeline
 
 _PROCESS = 1
 _MICRO = 1e6

@@ -16,6 +16,7 @@ from muster.proof.hlo.program import Op
 _NAMED = re.compile(r"(\w+)\{colors:(\d+) phases:(\d+) cores:((?:\{[\d ]+\},?)+)")
 _DIMS = re.compile(r"dim_used:((?:\{[\d ]+\},?)+)")
 _LISTS = re.compile(r"\{([\d ]+)\}")
+_ND = re.compile(r"(\d)D")
 _GROUP = re.compile(r"group_size = (\d+)")
 AXES = "xyz"
 
@@ -43,6 +44,12 @@ class Strategy:
         """Numbers of the physical axes that are in use, where the compiler names them."""
         letters = set("".join(self.torus))
         return tuple(number for number, letter in enumerate(AXES) if letter in letters)
+
+    @property
+    def dims(self) -> int:
+        """Physical axes that it uses at once, where its routine says so: 2DAllGather."""
+        match = _ND.match(self.emitter)
+        return int(match.group(1)) if match else 1
 
     @property
     def at_once(self) -> float:

@@ -1,0 +1,350 @@
+"""Walks a schedule and keeps the time of the main core and of everything that runs beside it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from muster.errors import BadInput
+from muster.hardware import Chip
+from muster.proof.costs import (
+    COLLECTIVE,
+    COMPUTE,
+    COPIES,
+    COPY,
+    GUESSED,
+    HOST_LINK,
+    KERNEL,
+    MAIN,
+    SPARSE,
+    Cost,
+    Span,
+)
+from muster.proof.hlo.collectives import Collective, collective_of
+from muster.proof.hlo.kinds import (
+    collective_inside,
+    ends_collective,
+    held_collective,
+    is_dma,
+    is_free,
+    is_pallas,
+    kernel_name,
+)
+from muster.proof.hlo.program import Computation, Op, Program
+from muster.proof.hlo.schedule import Visit, costliest_branch, loop_parts
+from muster.proof.hlo.shape import HOST
+from muster.proof.hlo.trips import Loops
+from muster.proof.kernels import work_of
+from muster.proof.names import label
+from muster.proof.network import Interconnect
+from muster.roofline.efficiency import efficiency
+
+UNROLLED = 2  # of a loop after its first time, in what is shown
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rates:
+    """What one device does in a second."""
+
+    clock: float
+    attention_flops: float
+    matmul_flops: float
+    hbm: float
+    host: float
+
+
+def rates_of(chip: Chip) -> Rates:
+    """What one device of a chip does in a second.
+
+    Raises:
+        BadInput: its clock is not known.
+    """
+    clock = chip.fact("core.clock_hz")
+    if clock is None or not isinstance(clock.value, int | float):
+        raise BadInput(f"the clock of {chip.id} is not known; programs are timed on TPUs alone")
+    fitted = efficiency(chip.id, "xla")
+    host = chip.fact("host.pcie_per_chip_oneway")
+    devices = chip.devices_per_chip
+    known = host is not None and isinstance(host.value, int | float)
+    return Rates(
+        clock=float(clock.value),
+        attention_flops=chip.bf16_flops * fitted.attention / devices,
+        matmul_flops=chip.bf16_flops * fitted.matmul / devices,
+        hbm=chip.hbm_bandwidth / devices,
+        host=(float(host.value) if known else chip.hbm_bandwidth / 100) / devices,  # type: ignore[union-attr,arg-type]
+    )
+
+
+@dataclass
+class Part:
+    """What one run of a computation comes to."""
+
+    seconds: float = 0.0
+    costs: dict[tuple[str, str], Cost] = field(default_factory=dict)
+    spans: list[Span] = field(default_factory=list)
+
+
+@dataclass
+class _Running:
+    """A computation while it is walked through.
+
+    Attributes:
+        now: where the main core is.
+        free: when each track is done with what it was given.
+        due: of what was started and not waited for: when it is done, and its cost.
+    """
+
+    computation: Computation
+    part: Part = field(default_factory=Part)
+    now: float = 0.0
+    free: dict[str, float] = field(default_factory=dict)
+    due: dict[str, tuple[float, tuple[str, str]]] = field(default_factory=dict)
+
+    def busy(self) -> dict[str, float]:
+        """For how long the tracks are still busy."""
+        return {track: end - self.now for track, end in self.free.items() if end > self.now}
+
+
+@dataclass
+class Watch:
+    """Times the computations of one program, each once."""
+
+    program: Program
+    rates: Rates
+    links: Interconnect
+    mesh: Mapping[str, int]
+    parts: dict[str, Part] = field(default_factory=dict)
+    notes: dict[str, None] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.loops = Loops(self.program)
+
+    def run(self, computation: Computation, busy: Mapping[str, float] | None = None) -> Part:
+        """One run of a computation.
+
+        Args:
+            computation: what runs.
+            busy: for how long tracks are still busy as it begins.
+        """
+        if not busy and computation.name in self.parts:
+            return self.parts[computation.name]
+        at = _Running(computation, free=dict(busy or {}))
+        for op in computation.ops:
+            self._step(at, op)
+        at.part.seconds = max([at.now, *(end for end, _ in at.due.values())])
+        if not busy:
+            self.parts[computation.name] = at.part
+        return at.part
+
+    def _step(self, at: _Running, op: Op) -> None:
+        inner = collective_inside(self.program, op)
+        if inner is not None:
+            self._collective(at, op, inner)
+        elif op.opcode == "while":
+            self._loop(at, op)
+        elif op.opcode in {"call", "conditional"}:
+            self._inline(at, op)
+        elif is_dma(op):
+            self._copy(at, op)
+        elif op.base in {"call", "async"} and op.phase == "start":
+            self._elsewhere(at, op)
+        elif op.phase == "update" and op.base in {"call", "async"}:
+            self._fed(at, op)
+        elif op.phase == "done" or ends_collective(self.program, op):
+            self._wait(at, op)
+        elif op.estimated_cycles is not None or not is_free(op):
+            self._compute(at, op)
+
+    def _compute(self, at: _Running, op: Op) -> None:
+        cycles = op.estimated_cycles
+        if is_pallas(op):
+            work = work_of(op, at.computation)
+            self.notes[f"kernel {kernel_name(op)}: timed from {work.from_what}"] = None
+            rate = self.rates.attention_flops if work.attention else self.rates.matmul_flops
+            seconds = max(work.flops / rate, work.hbm_bytes / self.rates.hbm)
+            kind = KERNEL
+        elif cycles is not None:
+            seconds, kind = cycles / self.rates.clock, COMPUTE
+        else:
+            seconds, kind = self._moved_twice(at, op) / self.rates.hbm, GUESSED
+            self.notes[f"{op.opcode} without an estimate: timed from its bytes"] = None
+        self._spend(at, op, kind, seconds)
+
+    def _moved_twice(self, at: _Running, op: Op) -> float:
+        """Bytes that an operation reads and writes, taken to be twice what it makes."""
+        made = op.shape.padded_bytes
+        if op.opcode == "dynamic-update-slice" and op.operands[1] in at.computation.by_name:
+            made = at.computation.by_name[op.operands[1]].shape.padded_bytes  # in place
+        return 2.0 * made
+
+    def _collective(self, at: _Running, op: Op, inner: Op) -> None:
+        visit = Visit(op=op, times=1, computation=at.computation)
+        found = collective_of(self.program, visit, inner, self.mesh)
+        seconds = self.links.seconds(found)
+        key = self._add(at, op, COLLECTIVE, seconds, exposed=0.0, collective=found)
+        end = self._occupy(at, op, COLLECTIVE, self.links.tracks(found), seconds)
+        if found.asynchronous:
+            at.due[_ticket(op, inner)] = (end, key)
+        else:
+            self._wait_until(at, op, end, key)
+
+    def _copy(self, at: _Running, op: Op) -> None:
+        arrays = list(op.shape.arrays())
+        moved = arrays[1] if op.opcode == "slice-start" and len(arrays) > 1 else arrays[0]
+        to_host = any(array.memory_space == HOST for array in arrays)
+        track = HOST_LINK if to_host else COPIES
+        seconds = moved.padded_bytes / (self.rates.host if to_host else self.rates.hbm)
+        key = self._add(at, op, COPY, seconds, exposed=0.0)
+        at.due[op.name] = (self._occupy(at, op, COPY, (track,), seconds), key)
+
+    def _elsewhere(self, at: _Running, op: Op) -> None:
+        """What another core runs meanwhile."""
+        seconds = sum(self.run(called).seconds for called in self.program.called_by(op))
+        key = self._add(at, op, GUESSED, seconds, exposed=0.0)
+        at.due[op.name] = (self._occupy(at, op, GUESSED, (SPARSE,), seconds), key)
+
+    def _fed(self, at: _Running, op: Op) -> None:
+        """Another core was started early, and gets what it works on now."""
+        start = op.operands[0]
+        if start in at.due:
+            _, key = at.due.pop(start)
+            at.due[op.name] = (at.now + at.part.costs[key].seconds, key)
+
+    def _wait(self, at: _Running, op: Op) -> None:
+        held = held_collective(self.program, op) if op.opcode == "fusion" else None
+        ticket = _ticket(op, held) if held is not None else _ticket_of_done(at.computation, op)
+        if ticket in at.due:
+            self._wait_until(at, op, *at.due.pop(ticket))
+
+    def _wait_until(self, at: _Running, op: Op, end: float, key: tuple[str, str]) -> None:
+        """The main core waits for what `key` costs, if it is not done by now."""
+        waited = max(0.0, end - at.now)
+        if waited:
+            cost = at.part.costs[key]
+            at.part.costs[key] = replace(cost, exposed=cost.exposed + waited)
+            at.part.spans.append(
+                Span(
+                    name=op.name,
+                    label=f"waits for {cost.label}",
+                    kind=cost.kind,
+                    track=MAIN,
+                    begin=at.now,
+                    seconds=waited,
+                    wait=True,
+                )
+            )
+            at.now = end
+
+    def _inline(self, at: _Running, op: Op) -> None:
+        if op.opcode == "conditional":
+            called = costliest_branch(self.program, op)
+        else:
+            called = next(self.program.called_by(op), None)
+        if called is not None:
+            self._append(at, self.run(called, at.busy()), 1)
+
+    def _loop(self, at: _Running, op: Op) -> None:
+        trips = self.loops.trips(at.computation, op)
+        if trips is None:
+            self.notes[f"loop {op.name} does not say how often it runs: counted once"] = None
+        _, body = loop_parts(self.program, op)
+        if body is None or trips == 0:
+            return
+        self._append(at, self.run(body, at.busy()), 1)
+        if trips is not None and trips > 1:
+            self._append(at, self.run(body), trips - 1)
+
+    def _append(self, at: _Running, inner: Part, times: int) -> None:
+        """Put a part in its place, as often as it runs; the first few times are shown."""
+        for key, cost in inner.costs.items():
+            before = at.part.costs.get(key)
+            at.part.costs[key] = replace(
+                cost,
+                count=cost.count * times + (before.count if before else 0),
+                seconds=cost.seconds * times + (before.seconds if before else 0.0),
+                exposed=cost.exposed * times + (before.exposed if before else 0.0),
+            )
+        shown = min(times, UNROLLED)
+        for number in range(shown):
+            begin = at.now + number * inner.seconds
+            at.part.spans += [replace(span, begin=begin + span.begin) for span in inner.spans]
+        if times > shown:
+            left = (times - shown) * inner.seconds
+            at.part.spans.append(
+                Span(
+                    name="repeated",
+                    label=f"{times - shown} times more of the same",
+                    kind=COMPUTE,
+                    track=MAIN,
+                    begin=at.now + shown * inner.seconds,
+                    seconds=left,
+                )
+            )
+        at.now += times * inner.seconds
+
+    def _around(self, computation: Computation) -> str:
+        """The model's name of the loop that a computation is the body of."""
+        _, loop = self.loops.callers.get(computation.name, (None, None))
+        return loop.op_name if loop else ""
+
+    def _spend(self, at: _Running, op: Op, kind: str, seconds: float) -> None:
+        """Time of the main core."""
+        key = self._add(at, op, kind, seconds, exposed=seconds)
+        at.part.spans.append(_span(op, at.part.costs[key].label, kind, MAIN, at.now, seconds))
+        at.now += seconds
+
+    def _occupy(
+        self, at: _Running, op: Op, kind: str, tracks: tuple[str, ...], seconds: float
+    ) -> float:
+        """Time of other tracks, shown on the first of them; when they are done."""
+        begin = max([at.now, *(at.free.get(track, 0.0) for track in tracks)])
+        name = at.part.costs[at.computation.name, op.name].label
+        at.part.spans.append(_span(op, name, kind, tracks[0], begin, seconds))
+        at.free |= dict.fromkeys(tracks, begin + seconds)
+        return begin + seconds
+
+    def _add(
+        self,
+        at: _Running,
+        op: Op,
+        kind: str,
+        seconds: float,
+        *,
+        exposed: float,
+        collective: Collective | None = None,
+    ) -> tuple[str, str]:
+        key = (at.computation.name, op.name)
+        at.part.costs[key] = Cost(
+            name=op.name,
+            label=label(self.program, op, at.computation, self._around(at.computation)),
+            kind=kind,
+            count=1,
+            seconds=seconds,
+            exposed=exposed,
+            collective=collective,
+        )
+        return key
+
+
+def _span(op: Op, text: str, kind: str, track: str, begin: float, seconds: float) -> Span:
+    return Span(name=op.name, label=text, kind=kind, track=track, begin=begin, seconds=seconds)
+
+
+def _ticket(op: Op, inner: Op) -> str:
+    """What ties the end of something asynchronous to its start."""
+    if op.opcode == "fusion":
+        return f"channel {inner.attributes.get('channel_id', op.name)}"
+    if op.opcode == "send":
+        return _rendezvous(op)
+    return op.name
+
+
+def _ticket_of_done(computation: Computation, op: Op) -> str:
+    start = computation.by_name.get(op.operands[0]) if op.operands else None
+    if start is None:
+        return op.name
+    return _rendezvous(start) if start.opcode == "recv" else start.name
+
+
+def _rendezvous(op: Op) -> str:
+    said = op.attributes.get("frontend_attributes", "")
+    _, _, after = said.partition('_xla_host_transfer_rendezvous="')
+    return "rendezvous " + (after.split('"')[0] if after else op.name)

@@ -1,0 +1,200 @@
+"""Steps of real programs add up; small ones by hand."""
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from muster.errors import BadInput
+from muster.hardware import parse_cluster
+from muster.proof.costs import COLLECTIVE, COMPUTE, GUESSED, KERNEL, MAIN
+from muster.proof.hlo import compute_cycles, parse
+from muster.proof.timeline import Timeline, time_program
+from muster.proof.trace import trace_document, write_trace
+from tests.proof.fixtures import NAMES, facts_of, program_of
+
+V5P = parse_cluster("v5p:2x2x1")
+CLOCK = 1.751e9  # of a v5p, as src/muster/hardware/data/chips/v5p.toml has it
+
+
+def timed(name: str) -> Timeline:
+    facts = facts_of(name)
+    return time_program(
+        program_of(name),
+        parse_cluster(facts["plan"]["cluster"]["slice"]),
+        mesh=facts["mesh"],
+        coordinates=[tuple(place) for place in facts["coordinates"]],
+    )
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_step_is_what_the_main_core_does_and_waits_for(name: str) -> None:
+    step = timed(name)
+    assert step.seconds == pytest.approx(sum(cost.exposed for cost in step.costs), rel=1e-6)
+    assert 0 <= step.exposed_communication <= step.communication * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_compute_is_the_compilers_cycles(name: str) -> None:
+    step = timed(name)
+    clock = parse_cluster(facts_of(name)["plan"]["cluster"]["slice"]).chip.fact("core.clock_hz")
+    assert clock is not None
+    assert isinstance(clock.value, float)
+    cycles = compute_cycles(program_of(name)).compute
+    assert step.of_kind(COMPUTE) == pytest.approx(cycles / clock.value, rel=1e-9)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_no_track_does_two_things_at_once(name: str) -> None:
+    step = timed(name)
+    for track in {span.track for span in step.spans} - {"SparseCore"}:
+        ordered = sorted(
+            (span for span in step.spans if span.track == track), key=lambda span: span.begin
+        )
+        end = 0.0
+        for span in ordered:
+            assert span.begin >= end - 1e-9, (track, span)
+            end = span.begin + span.seconds
+        assert end <= step.seconds + 1e-9
+
+
+def test_the_main_core_is_never_idle() -> None:
+    step = timed("llama-v5p-fsdp-tensor")
+    busy = sum(span.seconds for span in step.spans if span.track == MAIN)
+    assert busy == pytest.approx(step.seconds, rel=1e-6)
+
+
+def test_costliest_names_the_model() -> None:
+    top = timed("llama-v5p-one-chip").costliest(10)
+    assert len(top) == 10
+    assert [cost.exposed for cost in top] == sorted((c.exposed for c in top), reverse=True)
+    labels = {cost.label for cost in top}
+    assert "forward layers btd,df->btf/dot_general (gated_mlp)" in labels
+    assert "backward layers btd,df->btf/dot_general (gated_mlp)" in labels
+
+
+def test_two_slices_talk_over_the_data_centre_network() -> None:
+    step = timed("llama-v5p-two-slices")
+    between = [
+        cost for cost in step.costs if cost.collective and cost.collective.axes == ("slice",)
+    ]
+    assert sum(cost.count for cost in between) == 35
+    assert sum(cost.exposed for cost in between) < sum(cost.seconds for cost in between)
+
+
+def test_matmuls_hide_the_gathers_that_run_beside_them() -> None:
+    step = timed("llama-v5e-fsdp16")
+    beside = [c for c in step.costs if c.collective and c.collective.fused]
+    assert sum(cost.count for cost in beside) == 12
+    assert sum(c.exposed for c in beside) < 0.6 * sum(c.seconds for c in beside)
+
+
+def test_mfu() -> None:
+    step = Timeline(seconds=2.0, costs=(), spans=(), notes=())
+    assert step.mfu(50.0, 100.0) == 0.25
+
+
+CYCLES = '{"window_config":{"estimated_cycles":"1751000"}}'  # a millisecond
+HAND = f"""HloModule hand, is_scheduled=true, num_partitions=4
+%f (x: bf16[1024]) -> bf16[1024] {{
+  %x = bf16[1024]{{0}} parameter(0)
+  ROOT %n = bf16[1024]{{0}} negate(%x)
+}}
+ENTRY %main (x: bf16[4096,16384]) -> bf16[1024] {{
+  %x = bf16[4096,16384]{{1,0}} parameter(0)
+  %s = (bf16[4096,16384]{{1,0}}, bf16[4096,65536]{{1,0}}) all-gather-start(%x), \
+replica_groups={{{{0,1,2,3}}}}, dimensions={{1}}
+  %a = bf16[1024]{{0}} fusion(%x), kind=kLoop, calls=%f, backend_config={CYCLES}
+  %d = bf16[4096,65536]{{1,0}} all-gather-done(%s)
+  ROOT %b = bf16[1024]{{0}} fusion(%d), kind=kLoop, calls=%f, backend_config={CYCLES}
+}}
+"""
+
+
+def test_a_gather_is_waited_for_only_beyond_what_runs_beside_it() -> None:
+    step = time_program(parse(HAND), V5P, mesh={"fsdp": 4})
+    gather = step.communication
+    assert gather > 1e-3
+    assert step.seconds == pytest.approx(1e-3 + gather, rel=1e-3)
+    assert step.exposed_communication == pytest.approx(gather - 1e-3)
+    (cost,) = [cost for cost in step.costs if cost.kind == COLLECTIVE]
+    assert cost.collective is not None
+    assert cost.collective.array_bytes == 4096 * 65536 * 2
+
+
+def test_a_program_without_a_schedule_is_refused() -> None:
+    with pytest.raises(BadInput, match="not scheduled"):
+        time_program(parse(HAND.replace(", is_scheduled=true", "")), V5P)
+
+
+def test_gpus_are_refused() -> None:
+    with pytest.raises(BadInput, match="TPUs"):
+        time_program(parse(HAND), parse_cluster("h100:8"))
+
+
+KERNELS = """HloModule k, is_scheduled=true
+ENTRY %main (q: bf16[2,8,1024,128]) -> bf16[2,8,1024,128] {
+  %q = bf16[2,8,1024,128]{3,2,1,0} parameter(0)
+  %k = bf16[2,2,1024,128]{3,2,1,0} parameter(1)
+  %splash_fwd.1 = bf16[2,8,1024,128]{3,2,1,0} custom-call(%q, %k, %k), \
+custom_call_target="tpu_custom_call", frontend_attributes={m={"x":"{\\"block_q\\": 512}"}}
+  %mine = bf16[2,8,1024,128]{3,2,1,0} custom-call(%q), custom_call_target="tpu_custom_call", \
+backend_config={"custom_call_config":{"cost_estimate":{"flops":"459000000000","bytes_accessed":"8"}}}
+  ROOT %other = bf16[2,8,1024,128]{3,2,1,0} custom-call(%mine), custom_call_target="tpu_custom_call"
+}
+"""
+
+
+def test_kernels() -> None:
+    step = time_program(parse(KERNELS), V5P)
+    seconds = {cost.name: cost.seconds for cost in step.costs}
+    assert {cost.kind for cost in step.costs} == {KERNEL}
+    # Two matmuls of 2 B N T S H, three of the four blocks of a causal sequence of two.
+    ideal = 2 * 2 * 2 * 8 * 1024 * 1024 * 128 * 0.75 / 4.59e14
+    assert 1.0 < seconds["splash_fwd.1"] / ideal < 5.0
+    assert 1e-3 <= seconds["mine"] < 2e-3  # 459 GFLOP at 459 TFLOP/s, at what a matmul reaches
+    array = 2 * 8 * 1024 * 128 * 2
+    assert seconds["other"] == pytest.approx(2 * array / 2.765e12, rel=0.01)
+    assert [note.partition(":")[0] for note in step.notes] == [
+        "kernel splash_fwd",
+        "kernel mine",
+        "kernel other",
+    ]
+
+
+def test_what_has_no_estimate_is_timed_from_its_bytes_and_said() -> None:
+    step = timed("llama-v5p-one-chip")
+    assert step.of_kind(GUESSED) < 0.02 * step.seconds
+    assert "dynamic-update-slice without an estimate: timed from its bytes" in step.notes
+
+
+def test_a_trace_opens_in_perfetto(tmp_path: Path) -> None:
+    step = timed("llama-v5p-fsdp-tensor")
+    path = tmp_path / "step.json.gz"
+    write_trace(step, path, name="tiny on v5p:2x2x4")
+    document: dict[str, Any] = json.loads(gzip.decompress(path.read_bytes()))
+    events = document["traceEvents"]
+    complete = [event for event in events if event["ph"] == "X"]
+    assert len(complete) == len(step.spans)
+    last = max(event["ts"] + event["dur"] for event in complete)
+    assert last == pytest.approx(step.seconds * 1e6, rel=1e-6)
+    threads = {e["tid"]: e["args"]["name"] for e in events if e["name"] == "thread_name"}
+    assert threads[0] == MAIN
+    assert {"ICI fsdp up", "ICI fsdp down", "ICI tensor up"} <= set(threads.values())
+    assert all(event["tid"] in threads for event in complete)
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_loops_are_unrolled_a_few_times_in_the_trace() -> None:
+    step = timed("llama-v5p-one-chip")
+    document = trace_document(step, name="x")
+    repeated = [e for e in document["traceEvents"] if "times more" in e["name"]]
+    assert [event["name"] for event in repeated] == ["1 times more of the same"] * len(repeated)
+    assert repeated
+
+
+def test_a_trace_that_cannot_be_written(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="cannot write"):
+        write_trace(timed("llama-v5p-one-chip"), tmp_path / "no" / "x.json", name="x")
