@@ -5,8 +5,8 @@
     python benchmarks/rankings.py compare /tmp/old.json /tmp/new.json
 
 OLD is a work tree of the version to compare with. Compared are the best and every other mesh within
-the share of it that is worth showing: layout, remat, step and memory, in their order. Where nothing
-fits, what is closest. CPU seconds and candidates are printed side by side.
+the share of it that is worth showing: layout, remat, step and memory, in their order, and which is
+chosen. Where nothing fits, what is closest. CPU seconds and candidates are printed side by side.
 """
 
 import json
@@ -88,6 +88,10 @@ gemma-2-9b v5p:8x8x8 1024seq
 gemma-2-9b h100:64 256seq --remat outputs
 gpt-oss-120b h100:256 1024seq
 qwen3-next-80b-a3b h100:256 1024seq
+llama-3-8b h100:64 1000seq
+llama-3-70b v5p:8x8x8 3000seq
+llama-3.1-405b h100:16384 2048seq@8192 --fix stage=16
+llama-3-70b v5p:4x4x12 960seq@6144
 """.strip().splitlines()
 
 
@@ -120,7 +124,13 @@ def answer(question: str) -> dict[str, Any]:
         if value <= WORTH_SHOWING * values[0]
     ]
     closest = [_line(found.closest)] if found.closest and not shown else []
-    return {"ranked": shown, "closest": closest, "examined": found.examined, "seconds": seconds}
+    return {
+        "chosen": _line(found.chosen) if found.chosen else None,
+        "ranked": shown,
+        "closest": closest,
+        "examined": found.examined,
+        "seconds": seconds,
+    }
 
 
 def _line(choice: Choice) -> list[Any]:
@@ -148,7 +158,7 @@ def compare(before: Path, after: Path) -> int:
     differing = 0
     for question in old:
         first, second = old[question], new[question]
-        same = all(first[key] == second[key] for key in ("ranked", "closest"))
+        same = all(first.get(key) == second.get(key) for key in ("chosen", "ranked", "closest"))
         differing += not same
         sys.stdout.write(
             f"{'same' if same else 'DIFFERS':8}{len(first['ranked']):5} ranked"

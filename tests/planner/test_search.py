@@ -250,3 +250,15 @@ def test_an_assumed_best_layout_is_stable_under_restrictions_that_it_meets() -> 
     again = ranked("llama-3-70b", POD, restrictions=Restrictions(fixed=fixed, remat=best.remat))
     assert [each.layout for each in again] == [best.layout]
     assert again[0].seconds == pytest.approx(best.seconds)
+
+
+def test_outputs_kept_on_gpus_run_again_whole() -> None:
+    """Keeping outputs is `full` by another name there, so it computes as much again."""
+    outputs, full = (
+        plan_of("llama-3-8b", "h100:64", "4M", restrictions=Restrictions(remat=remat))
+        for remat in (Remat.OUTPUTS, Remat.FULL)
+    )
+    assert outputs.estimate.flops == full.estimate.flops
+    assert outputs.choice.seconds == full.choice.seconds
+    tpu = plan_of("llama-3-8b", "v5p:4x4x4", "4M", restrictions=Restrictions(remat=Remat.OUTPUTS))
+    assert tpu.estimate.flops.recompute < outputs.estimate.flops.recompute

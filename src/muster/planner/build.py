@@ -21,6 +21,8 @@ from muster.planner.trainable import training_obstacles
 from muster.roofline.flops import six_n, training_flops
 from muster.roofline.mfu import active_params
 from muster.roofline.params import param_counts
+from muster.roofline.remat import Remat
+from muster.roofline.software import default_software
 from muster.roofline.training_time import step_seconds, time_of_steps
 from muster.roofline.workload import Workload
 
@@ -174,7 +176,10 @@ def _estimate(
     chips = cluster.chips if all_of_them else choice.layout.chips_used
     peak = cluster.chip.bf16_flops
     per_token = six_n(active_params(architecture)).total
-    flops = training_flops(architecture, workload.sequence_length, causal=True, remat=choice.remat)
+    again = choice.remat
+    if again is Remat.OUTPUTS and default_software(cluster.chip).whole_layer:
+        again = Remat.FULL  # whole layers run again, also what was kept
+    flops = training_flops(architecture, workload.sequence_length, causal=True, remat=again)
     at_peak = step_seconds(
         flops_per_token=per_token,
         batch_tokens=workload.batch_tokens,
