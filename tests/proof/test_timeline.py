@@ -2,6 +2,7 @@
 
 import gzip
 import json
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ V5P = parse_cluster("v5p:2x2x1")
 CLOCK = 1.751e9  # of a v5p, as src/muster/hardware/data/chips/v5p.toml has it
 
 
+@cache
 def timed(name: str) -> Timeline:
     facts = facts_of(name)
     return time_program(

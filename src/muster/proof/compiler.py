@@ -221,7 +221,7 @@ def _run(request: Mapping[str, Any], work: Path, timeout_seconds: float | None) 
             status = child.wait(timeout_seconds)
         except subprocess.TimeoutExpired:
             _end(child)
-            return {"status": "died", "message": f"not done after {timeout_seconds:.0f} s"}
+            return {"status": "died", "message": f"not done after {timeout_seconds:g} s"}
         except BaseException:
             _end(child)
             raise
@@ -253,7 +253,7 @@ def how_it_died(status: int, log: str) -> str:
     lines = [line.strip() for line in log.splitlines() if line.strip()]
     if status >= 0:
         return f"the compiler process failed: {lines[-1][:MOST_LAST_WORDS] if lines else status}"
-    name = signal.Signals(-status).name if -status in list(signal.Signals) else str(-status)
+    name = signal.Signals(-status).name if -status in list(signal.Signals) else f"signal {-status}"
     why = {
         "SIGFPE": ", an arithmetic fault inside the TPU compiler",
         "SIGABRT": ": the TPU compiler gave up",

@@ -1,0 +1,186 @@
+"""Asking for a compilation: what is kept, what is refused, and how a dead child is reported."""
+
+import json
+import os
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from muster.errors import BadInput
+from muster.planner.plan_file import PlannedRun, planned_run
+from muster.proof import compiler
+from muster.proof.compiler import Compilation, Memory, compile_plan, how_it_died
+from tests.proof.make_programs import LLAMA, plan_of
+
+VERSIONS = {"jax": "1", "jaxlib": "1", "libtpu": "1"}
+COMPILED = {
+    "status": "compiled",
+    "memory": {
+        "arguments": 100,
+        "outputs": 90,
+        "aliased": 80,
+        "temporaries": 50,
+        "code": 7,
+        "peak": 160,
+        "host_temporaries": 0,
+    },
+    "cost": {"flops": 1.0},
+    "mesh": {"fsdp": 2},
+    "coordinates": [[0, 0, 0, 0, 0], [1, 0, 0, 0, 0]],
+    "trace_seconds": 1.0,
+    "compile_seconds": 2.0,
+    "peak_rss_bytes": 3,
+}
+
+
+@pytest.fixture
+def plan(monkeypatch: pytest.MonkeyPatch) -> PlannedRun:
+    monkeypatch.setattr(compiler, "versions", lambda: VERSIONS)
+    return plan_of("llama-v5p-one-chip")
+
+
+def child(monkeypatch: pytest.MonkeyPatch, folder: Path, script: str) -> Path:
+    """Put a shell script in the place of the child: $4 is the folder of its results."""
+    path = folder / "child"
+    path.write_text(f"#!/bin/sh\necho ran >> {folder}/runs\n{script}\n")
+    path.chmod(path.stat().st_mode | stat.S_IEXEC)
+    monkeypatch.setattr(sys, "executable", str(path))
+    return folder / "runs"
+
+
+def result_of(folder: Path, result: dict[str, object]) -> str:
+    written = folder / "written.json"
+    written.write_text(json.dumps(result))
+    return f'cp {written} "$4/result.json"; echo HloModule > "$4/program.hlo.txt"'
+
+
+def test_a_compilation_is_kept_by_content(
+    plan: PlannedRun, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    runs = child(monkeypatch, tmp_path, result_of(tmp_path, COMPILED))
+    first = compile_plan(plan, folder=tmp_path / "kept")
+    second = compile_plan(plan, folder=tmp_path / "kept")
+    assert not first.kept
+    assert second.kept
+    assert runs.read_text() == "ran\n"
+    assert second.text is not None
+    assert second.text.read_text() == "HloModule\n"
+    assert second.memory == Memory(**COMPILED["memory"])  # type: ignore[arg-type]
+    assert second.memory.total == 100 + 90 - 80 + 50 + 7
+    assert second.coordinates == ((0, 0, 0, 0, 0), (1, 0, 0, 0, 0))
+    assert second.versions == VERSIONS
+    compile_plan(plan, folder=tmp_path / "kept", options={"xla_x": "true"})
+    compile_plan(plan, folder=tmp_path / "kept", layers=2)
+    assert runs.read_text() == "ran\n" * 3
+    assert not list((tmp_path / "kept").rglob("new-*"))
+
+
+def test_the_key_follows_everything_that_matters(
+    plan: PlannedRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def key(**changes: object) -> str:
+        request = {"plan": dict(plan.document), "options": {}, "layers": None} | changes
+        return compiler.content_key(request)
+
+    assert key() == key()
+    estimate = dict(plan.document) | {"estimate": {"step_seconds": 99.0}}
+    assert key(plan=estimate) == key()
+    layout = dict(plan.document) | {"layout": {"fsdp": 2}}
+    others = [key(plan=layout), key(options={"a": "b"}), key(layers=1)]
+    monkeypatch.setattr(compiler, "versions", lambda: VERSIONS | {"libtpu": "2"})
+    others.append(key())
+    assert len({*others, "x"}) == 5
+
+
+def test_too_large_is_a_result_and_is_kept(
+    plan: PlannedRun, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    said = {"status": "too_large", "message": "x", "space": "hbm", "needed": 9, "usable": 5}
+    runs = child(monkeypatch, tmp_path, result_of(tmp_path, said))
+    for kept in (False, True):
+        found = compile_plan(plan, folder=tmp_path / "kept")
+        assert found == Compilation(
+            status="too_large",
+            message="x",
+            space="hbm",
+            needed=9,
+            usable=5,
+            versions=VERSIONS,
+            kept=kept,
+        )
+    assert runs.read_text() == "ran\n"
+
+
+@pytest.mark.parametrize(
+    ("script", "said"),
+    [
+        ("kill -FPE $$", "SIGFPE, an arithmetic fault inside the TPU compiler"),
+        ("echo 'F1 12:00 a.cc:3] Check failed: x > 0'; kill -ABRT $$", "Check failed: x > 0"),
+        ("kill -KILL $$", "killed from outside, as by a machine out of memory"),
+        ("echo Traceback; echo 'ImportError: no'; exit 1", "failed: ImportError: no"),
+        ("exit 0", "the compiler process failed: 0"),
+    ],
+)
+def test_a_dead_child_is_one_line_and_is_not_kept(
+    plan: PlannedRun, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, script: str, said: str
+) -> None:
+    runs = child(monkeypatch, tmp_path, script)
+    for _ in range(2):
+        found = compile_plan(plan, folder=tmp_path / "kept")
+        assert found.status == "died"
+        assert said in found.message
+        assert "\n" not in found.message
+        assert found.text is None
+    assert runs.read_text() == "ran\n" * 2
+
+
+def test_a_child_that_takes_too_long_is_ended(
+    plan: PlannedRun, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    child(monkeypatch, tmp_path, f"echo $$ > {tmp_path}/pid; sleep 60")
+    found = compile_plan(plan, folder=tmp_path / "kept", timeout_seconds=0.5)
+    assert (found.status, found.message) == ("died", "not done after 0.5 s")
+    with pytest.raises(ProcessLookupError):
+        os.kill(int((tmp_path / "pid").read_text()), 0)
+
+
+def test_an_interrupt_ends_the_child_and_leaves_nothing(
+    plan: PlannedRun, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    child(monkeypatch, tmp_path, "sleep 60")
+
+    def interrupted(*_: object) -> int:
+        raise KeyboardInterrupt
+
+    waits = iter([interrupted])
+    real = subprocess.Popen.wait
+
+    def wait(self: object, timeout: float | None = None) -> int:
+        return next(waits, real)(self, timeout)
+
+    monkeypatch.setattr(subprocess.Popen, "wait", wait)
+    with pytest.raises(KeyboardInterrupt):
+        compile_plan(plan, folder=tmp_path / "kept")
+    assert not [path for path in (tmp_path / "kept").rglob("*") if path.is_file()]
+
+
+def test_gpus_and_missing_packages_are_bad_input(monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = plan_of("llama-v5p-one-chip")
+    monkeypatch.setattr(compiler, "versions", lambda: {"jax": "1"})
+    with pytest.raises(BadInput, match=r"libtpu missing.*muster\[tpu\]"):
+        compile_plan(plan)
+    document = dict(plan.document) | {"cluster": {"slice": "h100:8"}}
+    with pytest.raises(BadInput, match=r"h100:8.*TPUs alone"):
+        compile_plan(planned_run(document, where="x"))
+
+
+def test_an_odd_status() -> None:
+    assert how_it_died(-250, "") == "the compiler process ended with signal 250"
+    assert how_it_died(3, "") == "the compiler process failed: 3"
+
+
+def test_fixtures_are_of_the_model_that_they_say() -> None:
+    assert plan_of("llama-v5p-fsdp64").architecture.d_model == LLAMA["hidden_size"]
