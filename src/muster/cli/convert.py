@@ -6,9 +6,9 @@ from pathlib import Path
 import click
 
 from muster.cli.extras import needs_training
-from muster.cli.options import JSON
+from muster.cli.options import JSON, step_number
 from muster.errors import BadInput
-from muster.units import format_bytes, format_count, parse_count
+from muster.units import format_bytes, format_count
 
 DTYPES = ("float32", "bfloat16", "float16")
 
@@ -61,7 +61,7 @@ def export(
     from muster.training.devices import start_single
 
     _check_dtype(dtype)
-    at = parse_count(step, "--step") if step is not None else None
+    at = step_number(step)
     start_single()
     from muster.training.conversion import export_checkpoint
 

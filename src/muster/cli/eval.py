@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from muster.cli.extras import needs_training
-from muster.cli.options import JSON
+from muster.cli.options import JSON, step_number
 from muster.errors import BadInput
 from muster.units import parse_count
 
@@ -74,7 +74,7 @@ def eval_(
     from muster.training import evaluate as evaluation
     from muster.training.data import DataConfig
 
-    at = parse_count(step, "--step") if step is not None else None
+    at = step_number(step)
     if ids is not None:
         rows = _ids(ids)
         loaded = evaluation.load(source, sequence_length=rows.shape[1], dtype=dtype, step=at)
@@ -120,7 +120,7 @@ def _ids(path: Path):  # type: ignore[no-untyped-def]  # numpy is imported only 
         )
     if min(array.shape) == 0 or array.shape[1] < 2:
         raise BadInput(f"{path} of shape {list(array.shape)} has no next token to predict")
-    return array.astype(np.int32)
+    return array
 
 
 def _write(path: Path, logits: object) -> None:

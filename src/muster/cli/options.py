@@ -5,7 +5,7 @@ from fractions import Fraction
 
 import click
 
-from muster.errors import BadInput, UnknownName
+from muster.errors import BadInput, UnknownName, shorten
 from muster.units import BatchSize, parse_batch, parse_count
 
 _PART_OF_A_PREFIX = re.compile(
@@ -61,6 +61,19 @@ def read_batch(text: str) -> BatchSize:
         if not tokens:
             raise
         return BatchSize(tokens=tokens)
+
+
+def step_number(text: str | None) -> int | None:
+    """Read which step of a run is meant; imported weights are of step 0.
+
+    >>> step_number("0"), step_number(None)
+    (0, None)
+    """
+    if text is None:
+        return None
+    if not re.fullmatch(r"\d{1,12}", text, re.ASCII):
+        raise BadInput(f"--step {shorten(text)} is not the number of a step")
+    return int(text)
 
 
 CONSTANTS = click.option(

@@ -17,6 +17,7 @@ from muster.training.checkpoints import Checkpoints, bytes_of
 from muster.training.evaluate import architecture_of
 from muster.training.huggingface import export_folder, import_folder, tokenizer_files
 from muster.training.huggingface.folder import stored_tensors
+from muster.training.huggingface.matching import matched_tensors
 from muster.training.job import CHECKPOINTS, checkpoints_folder
 from muster.training.params import abstract_params
 from muster.training.partition import Partition, make_mesh
@@ -44,6 +45,7 @@ def import_checkpoint(source: Path, out: Path, *, dtype: str | None) -> dict[str
         if checkpoints.steps():
             raise BadInput(f"{out} holds a checkpoint already; name a new folder with --out")
         abstract = abstract_params(architecture, place, jnp.dtype(kept))
+        matched_tensors(stored_tensors(source), architecture, source)  # before a folder is made
         checkpoints.check_room(bytes_of(abstract))
         params = import_folder(
             source, architecture, dtype=kept, shardings=place.params(architecture)

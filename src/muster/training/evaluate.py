@@ -26,7 +26,7 @@ from muster.training.params import Params, abstract_params
 from muster.training.setup import model_on
 from muster.training.step import Objective, evaluate
 
-type Ids = np.ndarray[tuple[int, int], np.dtype[np.int32]]
+type Ids = np.ndarray[tuple[int, int], np.dtype[np.integer[Any]]]
 type Floats = np.ndarray[tuple[int, ...], np.dtype[np.float32]]
 
 WEIGHTS = ("model.safetensors", "model.safetensors.index.json")
@@ -76,6 +76,8 @@ def load(source: Path, *, sequence_length: int, dtype: str, step: int | None = N
     """
     layout = Layout(fsdp=1, data=jax.local_device_count())
     if any((source / name).exists() for name in WEIGHTS) or (source / "config.json").exists():
+        if step is not None:
+            raise BadInput(f"{source} is a Hugging Face folder, which has no step {step}")
         config = read_config(source)
         architecture = architecture_from_config(config, name=source.resolve().name)
         model = model_on(architecture, layout, sequence_length, compute_dtype=dtype)
@@ -123,7 +125,8 @@ def evaluate_ids(
     length = ids.shape[1]
     positions = np.arange(length, dtype=np.int32)
 
-    def batch_of(rows: Ids) -> Batch:
+    def batch_of(wide: Ids) -> Batch:
+        rows = wide.astype(np.int32)
         weights = np.ones(rows.shape, np.float32)
         weights[:, -1] = 0.0
         return Batch(
