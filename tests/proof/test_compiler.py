@@ -158,7 +158,7 @@ def test_an_interrupt_ends_the_child_and_leaves_nothing(
     waits = iter([interrupted])
     real = subprocess.Popen.wait
 
-    def wait(self: object, timeout: float | None = None) -> int:
+    def wait(self: "subprocess.Popen[str]", timeout: float | None = None) -> int:
         return next(waits, real)(self, timeout)
 
     monkeypatch.setattr(subprocess.Popen, "wait", wait)
