@@ -13,7 +13,9 @@ log(predicted / measured), and over the constants, by the same loss, of
 so that a constant on which few runs bear stays near what is usual. Three parts, one after the
 other, because they share no constants that are free: XLA on TPUs; everything else on GPUs; then,
 with those held, the rate of 8-bit and 4-bit matmuls. TPU generations share one ICI and one DCN
-share. DeepSpeed's ZeRO-3, six rows on a network that it alone saturates, is a part by itself.
+share; B200 and GB200 share all of theirs, as shares of the best measured matmul, but for SimuMax's
+runs, whose rates are their own. DeepSpeed's ZeRO-3, six rows on a network that it alone saturates,
+is a part by itself.
 
 Constants that are not named in PARTS are taken, and stand in the file with the reason.
 """
@@ -26,10 +28,10 @@ import sys
 import time
 import tomllib
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from muster.roofline.efficiency import DATA, Efficiency, read_efficiency
+from muster.roofline.efficiency import DATA, Efficiency, best_matmul_share, read_efficiency
 from muster.roofline.step_time import StepModel
 from muster.validation.fitted import Statements, present_errors, stated_errors
 from muster.validation.groups import Group
@@ -43,7 +45,7 @@ MOST_EVALUATIONS = 25
 STEP = 1e-2  # of finite differences, in shares of a constant's range
 
 TPUS = ("v4", "v5e", "v5p", "v6e", "v7x")
-GPUS = ("a100", "h100", "b200", "gb200")
+GPUS = ("a100", "h100", "gb200")
 
 
 @dataclass(frozen=True)
@@ -146,6 +148,8 @@ PARTS = (
             "chip.a100.megatron-deepspeed.far",
             *_names([f"chip.{chip}" for chip in GPUS], ("matmul",)),
             *_names([f"chip.{chip}" for chip in GPUS[1:]], ("attention",)),
+            "chip.gb200.simumax.matmul",
+            "chip.gb200.simumax.attention",
             *_names(["chip.a100", "chip.h100"], ("flash_attn",)),
             *_names(
                 ["software.megatron"],
@@ -169,7 +173,7 @@ PARTS = (
         "8-bit and 4-bit matmuls",
         lambda s: not _half_precision(s),
         _names(
-            [f"chip.{chip}" for chip in ("h100", "b200", "gb200", "v5p", "v6e", "v7x")],
+            [f"chip.{chip}" for chip in ("h100", "gb200", "v5p", "v6e", "v7x")],
             ("matmul_narrow",),
         ),
         weight=0.03,
@@ -296,8 +300,12 @@ def log_error(group: Group, tables: dict[str, Any]) -> float:
 
 
 def range_of(name: str) -> Range:
-    """The range of a constant by its dotted name."""
-    return OWN_RANGES.get(name) or RANGES[name.rsplit(".", 1)[1]]
+    """The range of a constant by its dotted name; a matmul's ends at the best that was measured."""
+    chosen = OWN_RANGES.get(name) or RANGES[name.rsplit(".", 1)[1]]
+    best = best_matmul_share(name.split(".")[1]) if name.endswith(".matmul") else None
+    if best is None or best >= chosen.high:
+        return chosen
+    return replace(chosen, high=best, start=min(chosen.start, 0.9 * best))
 
 
 def with_constants(tables: dict[str, Any], values: dict[str, float]) -> dict[str, Any]:

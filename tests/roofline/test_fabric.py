@@ -4,10 +4,22 @@ import itertools
 from dataclasses import replace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from muster.hardware import Switched, Torus, chip_by_name, parse_cluster
 from muster.roofline.efficiency import efficiency
-from muster.roofline.fabric import ALONE, gpu_group, groups_of, torus_groups
+from muster.roofline.fabric import (
+    ALONE,
+    Group,
+    Groups,
+    Sizes,
+    gpu_group,
+    groups_of,
+    physical_axes,
+    torus_groups,
+)
+from muster.sharding.mesh import Layout
 
 H100 = efficiency("h100", "megatron")
 V5P = efficiency("v5p", "xla")
@@ -94,3 +106,85 @@ def test_every_group_is_as_large_as_its_axes(name: str, *, shards_replicas: bool
         assert groups.tensor.ways == tensor
         assert groups.weights.ways == fsdp * (sequence * expert if shards_replicas else 1)
         assert groups.data.ways == replicas or fsdp > 1
+
+
+CLUSTERS = ("v5p:16x16x16", "v5p:4x8x16", "v5e:16x16", "v6e:8x8", "v5p:2x2x4", "h100:512", "cpu:64")
+
+
+def laid_out(name: str, sizes: Sizes, *, shards_replicas: bool = True) -> Groups:
+    cluster = parse_cluster(name)
+    software = "megatron" if cluster.chip.kind == "gpu" else "xla"
+    fitted = efficiency(cluster.chip.id, software)
+    return groups_of(cluster, fitted, sizes=sizes, shards_replicas=shards_replicas)
+
+
+def speed(group: Group) -> tuple[float, float]:
+    return (group.seconds_per_byte, group.latency_seconds)
+
+
+@given(
+    st.sampled_from(CLUSTERS),
+    st.permutations([1, 2, 4]),
+    st.permutations([1, 2, 4]),
+    st.sampled_from([1, 2, 4]),
+    st.sampled_from([1, 2, 8]),
+)
+def test_a_layout_and_its_relabelling_talk_over_the_same_links(
+    name: str, ways: list[int], others: list[int], tensor: int, data: int
+) -> None:
+    """Sequence, expert and fsdp ways shard weights together; what replicates comes after them."""
+    one, two = (
+        laid_out(name, (tensor, *each, data, 1))  # type: ignore[arg-type]
+        for each in (ways, others)
+    )
+    assert speed(one.tensor) == speed(two.tensor)
+    assert speed(one.weights) == pytest.approx(speed(two.weights))
+    assert speed(one.data) == pytest.approx(speed(two.data))
+    assert (one.weights.axes, one.data.axes) == (two.weights.axes, two.data.axes)
+    sequence, expert, fsdp = ways
+    turned = laid_out(name, (tensor, sequence, fsdp, expert, data, 1))
+    assert speed(one.sequence) == pytest.approx(speed(turned.sequence))
+    dense = laid_out(name, (tensor, sequence, 1, expert * fsdp, data, 1))
+    assert speed(dense.routed) == speed(dense.weights)
+    assert speed(dense.weights) == pytest.approx(speed(one.weights))
+
+
+def test_four_neighbours_are_a_line_whatever_they_are_called() -> None:
+    W = 180e9 * V5P.near
+    for sequence, expert, fsdp in ((1, 1, 4), (2, 1, 2), (1, 2, 2), (4, 1, 1)):
+        found = laid_out("v5p:16x16x16", (1, sequence, expert, fsdp, 1, 1))
+        assert found.weights.seconds_per_byte == 3 / 4 / (W / 2)
+
+
+def test_fsdp_and_data_ways_change_nothing_for_those_before_them() -> None:
+    for fsdp, data in ((1, 16), (4, 4), (16, 1)):
+        found = laid_out("v5p:16x16x16", (2, 2, 4, fsdp, data, 1))
+        first = laid_out("v5p:16x16x16", (2, 2, 4, 1, 1, 1))
+        assert (found.tensor, found.sequence) == (first.tensor, first.sequence)
+        assert found.expert == first.expert
+
+
+def test_replicas_of_experts_are_those_that_hold_the_same_ones() -> None:
+    """8 expert ways inside a node: each GPU sums its experts' gradients over its own rail, while
+    all 64 GPUs sum the others over the 8 rails of a node."""
+    found = laid_out("h100:64", (1, 1, 8, 1, 8, 1), shards_replicas=False)
+    assert found.data.ways == 64
+    assert found.data.seconds_per_byte == pytest.approx(7 / 8 / (8 * 50e9 * H100.far))
+    assert found.routed_data.ways == 8
+    assert found.routed_data.seconds_per_byte == pytest.approx(7 / 8 / (50e9 * H100.far))
+    with_fsdp = laid_out("h100:64", (1, 1, 4, 2, 8, 1), shards_replicas=False)
+    assert (with_fsdp.weights.ways, with_fsdp.data.ways, with_fsdp.routed_data.ways) == (2, 32, 8)
+
+
+@given(st.permutations([2, 4, 8, 8, 16]))
+def test_physical_axes_are_taken_once(sizes: list[int]) -> None:
+    cluster = parse_cluster("v5p:16x16x32")
+    tensor, sequence, expert, fsdp, data = sizes
+    layout = Layout(tensor=tensor, sequence=sequence, expert=expert, fsdp=fsdp, data=data)
+    whole = dict(zip("xyz", cluster.slice.shape, strict=True))
+    taken = dict.fromkeys("xyz", 1)
+    for parts in physical_axes(cluster, layout).values():
+        for part in parts:
+            name, _, ways = part.partition(":")
+            taken[name] *= int(ways) if ways else whole[name]
+    assert taken == whole

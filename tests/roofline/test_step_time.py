@@ -118,13 +118,24 @@ def test_more_microbatches_reduce_the_bubble(name: str, layout: Layout, remat: R
     assert step(name, more, remat).bubble <= step(name, layout, remat).bubble * (1 + 1e-9)
 
 
-@settings(max_examples=40, deadline=None)
-@given(layouts(), policies)
-def test_axes_that_do_the_same_cost_the_same(layout: Layout, remat: RematPolicy) -> None:
-    """Expert ways shard a dense model's weights and batch as FSDP's do."""
+@settings(max_examples=60, deadline=None)
+@given(
+    st.sampled_from((("h100:64", TORCH), ("v5p:4x4x4", XLA), ("v5e:8x8", XLA), ("cpu:64", XLA))),
+    layouts(), policies,
+)  # fmt: skip
+def test_axes_that_do_the_same_cost_the_same(
+    on: tuple[str, Software], layout: Layout, remat: RematPolicy
+) -> None:
+    """Expert ways shard a dense model's weights and batch as FSDP's do; and the traffic of weights
+    and gradients is the same where sequence ways shard them."""
+    name, software = on
     other = replace(layout, fsdp=layout.fsdp * layout.expert, expert=1)
-    one, two = (step("h100:64", each, remat, software=TORCH) for each in (layout, other))
+    one, two = (step(name, each, remat, software=software) for each in (layout, other))
     assert one.total == pytest.approx(two.total)
+    turned = replace(layout, fsdp=layout.sequence, sequence=layout.fsdp)
+    three = step(name, turned, remat, software=software)
+    assert one.traffic.fsdp == pytest.approx(three.traffic.fsdp)
+    assert one.traffic.data == pytest.approx(three.traffic.data)
 
 
 @pytest.mark.parametrize("tensor", [1, 4, 8])
@@ -143,6 +154,26 @@ def test_recomputing_costs_compute(name: str, layout: Layout, remat: Remat) -> N
     again = step(name, layout, remat_policy(remat)).compute
     whole = step(name, layout, remat_policy(Remat.FULL, whole_layer=True)).compute
     assert plain <= again * (1 + 1e-9) <= whole * (1 + 1e-8)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.sampled_from(CLUSTERS), layouts(), st.sampled_from((0.25, 1.0, 64.0)))
+def test_recomputing_never_pays(name: str, layout: Layout, slower: float) -> None:
+    """The same work hides traffic once: what runs again hides no more than it takes."""
+    cluster = parse_cluster(name)
+    if isinstance(cluster.chip.network, Torus):
+        W = cluster.chip.network.axis_bidi_bandwidth / slower
+        dcn = cluster.chip.network.dcn_bandwidth_per_chip / slower
+        network = replace(cluster.chip.network, axis_bidi_bandwidth=W, dcn_bandwidth_per_chip=dcn)
+        chip = replace(cluster.chip, network=network)
+        cluster = replace(cluster, slice=replace(cluster.slice, chip=chip))
+    model = StepModel(LLAMA, cluster, WORK)
+    layout = fitting(cluster, layout)
+    plain = model.step(layout, replace(NONE, elementwise=True)).total
+    for part in ("gate", "mixing"):
+        again = RematPolicy(name="custom", rerun=frozenset({part}))
+        # The tensor traffic of what runs again is more traffic, not less.
+        assert plain <= model.step(layout, again).total * (1 + 1e-9)
 
 
 def test_compute_is_the_model_flops_at_the_fitted_rates() -> None:

@@ -5,6 +5,10 @@ The tables that hold for a chip under a software, later ones over earlier ones:
     [software.NAME]         that of which NAME is a variant first
     [chip.ID]               its nearest kin's where ID has no measurements of its own
     [chip.ID.NAME]          the one pair
+
+A chip that takes its kin's matmul and attention shares gets as much less of its peak as its best
+measured matmul is less of its own (MI300X 51 %, H100 80 %), and no chip's matmul goes beyond the
+best that was measured on it.
 """
 
 import tomllib
@@ -15,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from muster.errors import UnknownName
+from muster.hardware import chip_by_name
 
 DATA = Path(__file__).parent / "data" / "efficiencies.toml"
 
@@ -62,6 +67,7 @@ class Efficiency:
 
 
 NAMES = tuple(each.name for each in fields(Efficiency))
+MATRIX_UNIT = ("matmul", "matmul_narrow", "attention", "flash_attn")
 
 
 def efficiency(chip_id: str, software: str) -> Efficiency:
@@ -86,7 +92,34 @@ def read_efficiency(data: Mapping[str, Any], chip_id: str, software: str) -> Eff
         for name in NAMES
         if name in table
     }
-    return Efficiency(**values)
+    return Efficiency(**values | _within_measured(data, chip_id, values))
+
+
+def kin_of(chip_id: str) -> str:
+    """The chip whose fitted constants a chip takes: itself where it has its own."""
+    return str(_data()["kin"].get(chip_id, chip_id))
+
+
+def _within_measured(
+    data: Mapping[str, Any], chip_id: str, values: Mapping[str, float]
+) -> dict[str, float]:
+    """Shares of the matrix unit's peak, held to the best measured matmul."""
+    own, kin = best_matmul_share(chip_id), best_matmul_share(data["kin"].get(chip_id, chip_id))
+    scale = own / kin if own and kin else 1.0
+    shares = {name: values[name] * scale for name in MATRIX_UNIT}
+    if own:
+        shares["matmul"] = min(shares["matmul"], own)
+    return shares
+
+
+@cache
+def best_matmul_share(chip_id: str) -> float | None:
+    """The best measured matmul as a share of the peak; None where nobody measured one."""
+    chip = chip_by_name(chip_id, allow_incomplete=True)
+    fact = chip.fact("measured.bf16_matmul_flops")
+    if fact is None or not isinstance(fact.value, int | float):
+        return None
+    return fact.value / chip.bf16_flops
 
 
 def _tables(data: Mapping[str, Any], chip_id: str, software: str) -> Iterator[Mapping[str, Any]]:

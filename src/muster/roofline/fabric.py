@@ -1,6 +1,8 @@
 """Which links a group of chips talks over, and how fast: NVLink domains, rails, torus axes, DCN.
 
-Axes of a layout are laid out innermost first: tensor, sequence, expert, fsdp, data, stage, slice.
+Axes of a layout are laid out innermost first: tensor; then all ways that shard the weights as one
+block, in it sequence, expert, fsdp; then data, stage, slice. So weights and gradients travel over
+the same links however the ways of the block are called.
 
 GPUs. A group of n, k of them in one scale-up domain, gathers V bytes in
 
@@ -18,7 +20,8 @@ Source: the book's Part 3, "A Deeper Dive into TPU Communication Primitives".
 Legend: W bytes/s of one chip, V bytes of the gathered array.
 """
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
 
 from muster.hardware import Cluster, Loopback, Switched, Torus
 from muster.roofline.efficiency import Efficiency, efficiency
@@ -57,12 +60,15 @@ ALONE = Group(1, 0.0, 0.0, 0.0)
 
 def gpu_group(network: Switched, fitted: Efficiency, *, inner: int, ways: int) -> Group:
     """A group of `ways` GPUs, `inner` apart in rank order."""
+    return _gpu_group(network, fitted, (inner, ways))
+
+
+def _gpu_group(network: Switched, fitted: Efficiency, *parts: tuple[int, int]) -> Group:
+    """A group of several parts, each some ways that lie so far apart in rank order."""
+    ways = math.prod(each for _, each in parts)
     if ways == 1:
         return ALONE
-    domain = network.domain_chips
-    near = max(1, min(ways, domain // inner)) if inner < domain else 1
-    while ways % near:
-        near -= 1
+    near = math.prod(_inside(network.domain_chips, *part) for part in parts)
     domains = ways // near
     up, out = network.scale_up_bandwidth * fitted.near, network.scale_out_bandwidth * fitted.far
     inside = (near - 1) / near / up
@@ -72,6 +78,14 @@ def gpu_group(network: Switched, fitted: Efficiency, *, inner: int, ways: int) -
     to_all = max((near - 1) / near * (1 - away) / up, away / out)
     hops = (near - 1) + (domains - 1)
     return Group(ways, max(inside, between), to_all, fitted.hop_seconds * min(hops, 64))
+
+
+def _inside(domain: int, inner: int, ways: int) -> int:
+    """How many of some ways, `inner` apart, one domain holds: a divisor of them."""
+    near = max(1, min(ways, domain // inner)) if inner < domain else 1
+    while ways % near:
+        near -= 1
+    return near
 
 
 @dataclass(slots=True)
@@ -93,14 +107,18 @@ def torus_groups(
     cluster: Cluster, torus: Torus, fitted: Efficiency, sizes: tuple[int, ...]
 ) -> tuple[Group, ...]:
     """Groups of these sizes, innermost first, on one slice."""
+    axes = _axes_of(cluster)
+    W = torus.axis_bidi_bandwidth * fitted.near
+    return tuple(_take(axes, size, W, fitted.hop_seconds) for size in sizes)
+
+
+def _axes_of(cluster: Cluster) -> list[_Axis]:
     slice_ = cluster.slice
-    axes = [
+    return [
         _Axis(name, length, wraps)
         for name, length, wraps in zip(AXIS_NAMES, slice_.shape, slice_.wrap, strict=False)
         if length > 1
     ]
-    W = torus.axis_bidi_bandwidth * fitted.near
-    return tuple(_torus_group(axes, size, W, fitted.hop_seconds) for size in sizes)
 
 
 def physical_axes(cluster: Cluster, layout: Layout) -> dict[str, tuple[str, ...]]:
@@ -117,7 +135,8 @@ def physical_axes(cluster: Cluster, layout: Layout) -> dict[str, tuple[str, ...]
     return {name: group.axes for name, group in zip(names, groups, strict=True) if group.ways > 1}
 
 
-def _torus_group(axes: list[_Axis], ways: int, W: float, hop: float) -> Group:
+def _take(axes: list[_Axis], ways: int, W: float, hop: float) -> Group:
+    """Take a group's chips off the axes: whole axes first, then a part of one."""
     if ways == 1:
         return ALONE
     left, share, hops, longest = ways, 0.0, 0.0, 1.0
@@ -139,7 +158,6 @@ def _torus_group(axes: list[_Axis], ways: int, W: float, hop: float) -> Group:
                 taken.append(axis.taken(left))
                 axis.length //= left
                 axis.stride *= left
-                left = 1
                 break
     per_byte = (ways - 1) / ways / (W * (share or 0.5))  # half: a line through unused chips
     # The bisection of the longest ring carries an AllToAll: V / (4 W) of the array over the ring.
@@ -148,14 +166,29 @@ def _torus_group(axes: list[_Axis], ways: int, W: float, hop: float) -> Group:
 
 @dataclass(frozen=True, slots=True)
 class Groups:
-    """The groups of a layout, and what it costs to send to the next stage."""
+    """The groups of a layout, and what it costs to send to the next stage.
+
+    Attributes:
+        tensor: activations of tensor parallelism.
+        sequence: keys and values.
+        expert: tokens to their experts.
+        fsdp: the fsdp ways alone.
+        weights: what shards the weights that every token meets.
+        routed: what shards the weights of routed experts, beside the expert ways.
+        data: what sums the gradients of the former.
+        routed_data: what sums the gradients of the latter.
+        next_stage_per_byte: seconds to the next pipeline stage.
+        dcn_per_byte: seconds to another slice.
+    """
 
     tensor: Group
     sequence: Group
     expert: Group
     fsdp: Group
     weights: Group
+    routed: Group
     data: Group
+    routed_data: Group
     next_stage_per_byte: float
     dcn_per_byte: float
 
@@ -172,31 +205,53 @@ def groups_of(
         cluster: the chips.
         fitted: shares of the bandwidths that are reached.
         sizes: tensor, sequence, expert, fsdp, data and stage ways.
-        shards_replicas: whether the sequence and expert ways shard the dense weights too; else they
-            replicate them, as the data ways do.
+        shards_replicas: whether the sequence and expert ways shard the weights too; else they
+            replicate them, as the data ways do, but for the experts that expert ways deal out.
     """
     network = cluster.chip.network
     if isinstance(network, Switched):
         return _on_switches(network, fitted, sizes, shards_replicas=shards_replicas)
     if isinstance(network, Torus):
-        each = torus_groups(cluster, network, fitted, sizes[:5])
-        next_stage = 2 / (network.axis_bidi_bandwidth * fitted.point)
-        dcn = 1 / (network.dcn_bandwidth_per_chip * fitted.far)
+        found = _on_torus(cluster, network, fitted, sizes)
     else:
-        each = tuple(_shared(network, ways) for ways in sizes[:5])
-        next_stage = dcn = 1 / network.bandwidth
-    tensor, sequence, expert, fsdp, data = each
-    whole = (sequence, expert, fsdp) if shards_replicas else (fsdp,)
-    replicas = (data,) if shards_replicas else (sequence, expert, data)
+        found = _in_one_machine(network, sizes)
+    if shards_replicas:
+        return found
+    return replace(
+        found,
+        weights=found.fsdp,
+        routed=found.fsdp,
+        data=_joined(found.sequence, found.expert, found.data),
+        routed_data=_joined(found.sequence, found.data),
+    )
+
+
+def _on_torus(cluster: Cluster, torus: Torus, fitted: Efficiency, sizes: Sizes) -> Groups:
+    """Tensor ways, the block that shards weights, replicas; and the groups inside the block.
+
+    Those are placed one after the other, so that fsdp ways change nothing for those before them.
+    """
+    tensor, sequence, expert, fsdp, data, _ = sizes
+    axes = _axes_of(cluster)
+    W, hop = torus.axis_bidi_bandwidth * fitted.near, fitted.hop_seconds
+    tensor_group = _take(axes, tensor, W, hop)
+    inside = [replace(axis) for axis in axes]
+    sequence_group, expert_group, fsdp_group = (
+        _take(inside, ways, W, hop) for ways in (sequence, expert, fsdp)
+    )
+    weights = _take(axes, sequence * expert * fsdp, W, hop)
+    data_group = _take(axes, data, W, hop)
     return Groups(
-        tensor=tensor,
-        sequence=sequence,
-        expert=expert,
-        fsdp=fsdp,
-        weights=_joined(*whole),
-        data=_joined(*replicas),
-        next_stage_per_byte=next_stage,
-        dcn_per_byte=dcn,
+        tensor=tensor_group,
+        sequence=sequence_group,
+        expert=expert_group,
+        fsdp=fsdp_group,
+        weights=weights,
+        routed=weights if expert == 1 else _joined(sequence_group, fsdp_group),
+        data=data_group,
+        routed_data=data_group,
+        next_stage_per_byte=2 / (torus.axis_bidi_bandwidth * fitted.point),
+        dcn_per_byte=1 / (torus.dcn_bandwidth_per_chip * fitted.far),
     )
 
 
@@ -209,21 +264,45 @@ def _on_switches(
     inside = model * fsdp * data * stage <= network.domain_chips
     next_stage = network.scale_up_bandwidth if inside else out
 
-    def group(inner: int, ways: int) -> Group:
-        return gpu_group(network, fitted, inner=inner, ways=ways)
+    def group(*parts: tuple[int, int]) -> Group:
+        return _gpu_group(network, fitted, *parts)
 
-    shards = group(model, fsdp)
+    shards, replica_ranks = group((model, fsdp)), (model * fsdp, data)
+    if shards_replicas:
+        weights = group((tensor, sequence * expert * fsdp))
+        routed = group((tensor, sequence), (model, fsdp))
+        dense_replicas = routed_replicas = group(replica_ranks)
+    else:
+        weights = routed = shards
+        dense_replicas = group((tensor, sequence * expert), replica_ranks)
+        routed_replicas = group((tensor, sequence), replica_ranks)
     return Groups(
-        tensor=group(1, tensor),
-        sequence=group(tensor, sequence),
-        expert=group(tensor * sequence, expert),
+        tensor=group((1, tensor)),
+        sequence=group((tensor, sequence)),
+        expert=group((tensor * sequence, expert)),
         fsdp=shards,
-        weights=group(tensor, sequence * expert * fsdp) if shards_replicas else shards,
-        data=group(model * fsdp, data)
-        if shards_replicas or fsdp > 1
-        else group(tensor, sequence * expert * data),
+        weights=weights,
+        routed=routed,
+        data=dense_replicas,
+        routed_data=routed_replicas,
         next_stage_per_byte=1 / (next_stage * fitted.point),
         dcn_per_byte=1 / (out * fitted.far),
+    )
+
+
+def _in_one_machine(network: Loopback, sizes: Sizes) -> Groups:
+    tensor, sequence, expert, fsdp, data, _ = (_shared(network, ways) for ways in sizes)
+    return Groups(
+        tensor=tensor,
+        sequence=sequence,
+        expert=expert,
+        fsdp=fsdp,
+        weights=_shared(network, sequence.ways * expert.ways * fsdp.ways),
+        routed=_shared(network, sequence.ways * fsdp.ways),
+        data=data,
+        routed_data=data,
+        next_stage_per_byte=1 / network.bandwidth,
+        dcn_per_byte=1 / network.bandwidth,
     )
 
 
@@ -235,7 +314,7 @@ def _shared(network: Loopback, ways: int) -> Group:
 
 
 def _joined(*groups: Group) -> Group:
-    """A group over several axes: their bandwidths add up."""
+    """A group over several others: their bandwidths add up."""
     several = [group for group in groups if group.ways > 1]
     if not several:
         return ALONE

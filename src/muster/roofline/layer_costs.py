@@ -82,9 +82,12 @@ class LayerShape:
         vectors: numbers per token moved by D-vectors, forward and backward.
         splits: the same of what tensor parallelism splits.
         blocks: mixer and MLP, those that are there; each gathers and scatters activations.
+        routed_vectors: D-vectors of a token that experts gather and scatter where tokens have been
+            dispatched: its copies, and itself for a shared expert; 0 for a dense layer.
         ends_read: whether the backward pass reads what the MLP gives (`Matmul.read`).
         dispatched: numbers per token sent to experts; 0 for a dense layer.
         keys_values: numbers per token of keys and values, for context parallelism.
+        keys_values_ways: most tensor ways that divide them; more ways copy them.
     """
 
     layer: Layer
@@ -95,9 +98,11 @@ class LayerShape:
     vectors: tuple[int, int]
     splits: tuple[int, int]
     blocks: int
+    routed_vectors: float
     ends_read: bool
     dispatched: int
     keys_values: int
+    keys_values_ways: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +141,9 @@ def layer_shape(architecture: Architecture, layer: Layer) -> LayerShape:
     matmuls = _matmuls(weights, layer)
     mlp = layer.mlp
     experts = mlp if isinstance(mlp, Experts) else None
+    dispatched = (
+        experts.experts_per_token * (experts.latent or architecture.d_model) if experts else 0
+    )
     return LayerShape(
         layer=layer,
         d_model=architecture.d_model,
@@ -145,11 +153,12 @@ def layer_shape(architecture: Architecture, layer: Layer) -> LayerShape:
         vectors=vectors,
         splits=splits,
         blocks=(layer.mixer is not None) + (mlp is not None),
+        routed_vectors=dispatched / architecture.d_model
+        + (1.0 if experts and experts.shared else 0.0),
         ends_read=any(each.read for each in matmuls),
-        dispatched=experts.experts_per_token * (experts.latent or architecture.d_model)
-        if experts
-        else 0,
+        dispatched=dispatched,
         keys_values=_keys_values(layer.mixer),
+        keys_values_ways=_keys_values_ways(layer.mixer),
     )
 
 
@@ -307,6 +316,13 @@ def _keys_values(mixer: Mixer | None) -> int:
     if isinstance(mixer, LatentAttention):
         return mixer.num_heads * (mixer.scores_head_dim + mixer.values_head_dim)
     return 0
+
+
+def _keys_values_ways(mixer: Mixer | None) -> int:
+    """Tensor ways that divide keys and values; beyond as many KV heads every chip has one whole."""
+    if isinstance(mixer, Attention):
+        return mixer.num_kv_heads
+    return mixer.num_heads if isinstance(mixer, LatentAttention) else 1
 
 
 def _elementwise(D: int, layer: Layer) -> tuple[tuple[int, int], tuple[int, int]]:

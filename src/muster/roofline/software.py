@@ -11,13 +11,14 @@ The attention kernel is said apart: a fused one (flash, splash, cuDNN) works thr
 and keeps no scores; an unfused one multiplies all T x T scores and moves them through HBM.
 """
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from muster.hardware import Chip
 
 type SoftwareName = Literal[
-    "xla", "megatron", "megatron-deepspeed", "torch", "compiled", "deepspeed"
+    "xla", "megatron", "megatron-deepspeed", "simumax", "torch", "compiled", "deepspeed"
 ]
 
 
@@ -63,7 +64,7 @@ class Software:
     """Attributes of the program that trains.
 
     Attributes:
-        name: which of the three; the fitted efficiencies are kept by it.
+        name: the fitted efficiencies are kept by it.
         whole_layer: recomputation runs a layer again whole, also what nothing reads.
         sequence_sharded: activations between blocks are split over the tensor ways.
         shards_replicas: the sequence and expert ways also shard the dense weights, as FSDP's do.
@@ -73,9 +74,17 @@ class Software:
             microbatch more; gradients stay beside their float32 sums or shards.
         accumulates_in_f32: every microbatch reads and writes float32 gradients.
         holds_in_pipeline: in a pipeline, a stage's weights are gathered once a step and stay so.
+        counts_ends: whether embedding and head count as a layer each where a pipeline's layers do
+            not divide: what Megatron-LM calls `account_for_embedding_in_pipeline_split`.
+        reuses_buffers: whether buffers that are never alive together share their place. A caching
+            allocator keeps what was freed: torchtitan's runs reserve the sum to within 1 %.
         logit_bytes: bytes that each logit takes with its loss and derivative: in half precision and
-            in float32, both ways, are 12; 2 less where the float32 copy is worked on in place; 6
-            where a compiler fuses the loss.
+            in float32, both ways, are 12; 2 less where the float32 copy is worked on in place; 2
+            where a compiler keeps them in half precision, computes the softmax beside them and
+            writes the derivative in their place (XLA for v6e, compiled ahead of time: 2.0 bytes a
+            logit for the loss of MaxText and T5X, 4.0 for a float32 product).
+        most_logits_bytes: of all logits that are alive at once, where the loss takes its tokens in
+            chunks.
     """
 
     name: SoftwareName
@@ -86,11 +95,25 @@ class Software:
     deepspeed: bool = False
     accumulates_in_f32: bool = True
     holds_in_pipeline: bool = False
+    counts_ends: bool = False
+    reuses_buffers: bool = False
     logit_bytes: float = 10.0
+    most_logits_bytes: float = math.inf
 
 
-XLA = Software(name="xla", whole_layer=False, accumulates_in_f32=False, logit_bytes=6.0)
-MEGATRON = Software(name="megatron", shards_replicas=False)
+XLA = Software(
+    name="xla",
+    whole_layer=False,
+    accumulates_in_f32=False,
+    reuses_buffers=True,
+    logit_bytes=2.0,
+)
+# `muster.training.loss`: chunks of at most 512 MiB of float32 logits, and as much for their
+# derivative.
+MUSTER = replace(XLA, logit_bytes=8.0, most_logits_bytes=2 * 512 * 2.0**20)
+MEGATRON = Software(name="megatron", shards_replicas=False, counts_ends=True)
+# Megatron as SimuMax's authors ran it on 8 B200; its matmuls have a rate of their own.
+SIMUMAX = replace(MEGATRON, name="simumax")
 MEGATRON_2021 = Software(
     name="megatron", shards_replicas=False, sequence_sharded=False, blocking=True
 )
@@ -118,3 +141,12 @@ DEEPSPEED = Software(name="deepspeed")
 def default_software(chip: Chip) -> Software:
     """What most people train with on a chip: XLA on TPUs and CPUs, Megatron on GPUs."""
     return MEGATRON if chip.kind == "gpu" else XLA
+
+
+def default_attention(chip: Chip) -> AttentionKernel:
+    """The attention kernel that most people use on a chip: a fused one, but on TPU v2 and v3.
+
+    No published run on those has one; with XLA's dot products v4's rates reach what was measured
+    on v3 (data/efficiencies.toml, `kin`).
+    """
+    return DOT_PRODUCT if chip.id in {"v2", "v3"} else FLASH

@@ -6,7 +6,9 @@
     activations    what the policy keeps of each layer, for every microbatch in flight
     workspace      what one layer computes again or fetches from the host, alive while its backward
                    pass runs, and what the next one fetches
-    logits         of one microbatch, with their loss and derivative, on the last stage
+    logits         of one microbatch, with their loss and derivative, on the last stage. They are
+                   gone when the first layer runs again: where a compiler lays buffers out ahead of
+                   the run, what they take beyond the workspace, whose place they have
     gathered       weights of two layers, one in use and one on its way, and the derivative of one;
                    all of the stage's where the software keeps them gathered in a pipeline; once for
                    each device, where a chip's HBM is not one pool (two devices of a TPU v2, v3, 7x)
@@ -14,7 +16,8 @@
 
 Stage s of p holds min(m, p - s) microbatches under 1F1B; v pieces a stage keep (p - 1) / (p v) more
 on the first (Narayanan et al., arXiv:2104.04473, section 2.2; Korthikanti et al., arXiv:2205.05198,
-section 4.3 and 5). The first stage has the embedding, the last one the head.
+section 4.3 and 5). The first stage has the embedding, the last one the head; where those count as
+layers (`roofline.pipeline`), the first stage has a layer less.
 
 Legend: p stages, v pieces a stage, m microbatches, V vocabulary, N heads, T sequence length.
 """
@@ -24,7 +27,7 @@ from dataclasses import dataclass
 
 from muster.models.architecture import Attention, LatentAttention, Layer
 from muster.roofline.memory import MOMENTS, dtype_bytes
-from muster.roofline.pipeline import stage_layers
+from muster.roofline.pipeline import dealt_layers
 from muster.roofline.remat import MIXING, SavedTensor, saved_tensors
 from muster.roofline.remat_policy import RematPolicy
 from muster.roofline.step_time import StepModel
@@ -90,25 +93,23 @@ def stage_memory(model: StepModel, layout: Layout, remat: RematPolicy, stage: in
     """The memory of one chip of one stage."""
     a, w, soft = model.architecture, model.workload, model.software
     p, v, m = layout.stage, layout.virtual_stages, layout.microbatches
-    middle, last = stage_layers(a.num_layers, p, v)
-    share = (last if stage == p - 1 else middle) / a.num_layers
+    first, middle, last = dealt_layers(a.num_layers, p, v, counts_ends=soft.counts_ends)
+    own_layers = {0: first, p - 1: last} if p > 1 else {}
+    share = own_layers.get(stage, middle) / a.num_layers
     tokens = w.batch_sequences * w.sequence_length / (layout.batch_ways * m * layout.sequence)
 
     # Embedding and head: both on a single stage, else one at each end (a tied one at both).
     dense, routed = model.numbers(layout.tensor, layout.expert)
-    outer = model.outer_numbers / layout.tensor
-    if p > 1:
-        at_an_end = stage in {0, p - 1}
-        outer *= (1.0 if a.tied_embeddings else 0.5) if at_an_end else 0.0
+    outer = model.outer_on_a_stage(layout) if stage in {0, p - 1} else 0.0
     groups = model.groups(layout)
-    held = model.held_numbers(layout, groups, layers_share=share, outer=outer)
-    if layout.shards_over_slices:
-        held /= layout.slice
+    slices = layout.slice if layout.shards_over_slices else 1
+    kept_numbers = model.held_numbers(layout, groups, layers_share=share, outer=outer)
+    held = sum(kept_numbers) / slices
+    optimized = model.optimized_numbers(layout, groups, kept_numbers) / slices
     half = dtype_bytes("bf16")
     optimizer = MOMENTS[w.optimizer] * dtype_bytes(w.optimizer_dtype) + 4 * w.master_copy
     if soft.deepspeed and w.reduce_dtype != "f32":
         optimizer += dtype_bytes("f32")  # the shard's gradients, once more in float32
-    replicas = groups.data.ways if layout.shards_optimizer else 1
 
     kept, again, host = kept_per_token(model, remat, layout.tensor)
     alive = microbatches_alive(stage, p, v, m)
@@ -123,6 +124,8 @@ def stage_memory(model: StepModel, layout: Layout, remat: RematPolicy, stage: in
         holds = soft.holds_in_pipeline and p > 1
         weights = share * a.num_layers if holds else LAYERS_GATHERED
         gradients = weights if holds else 1
+        if groups.routed.ways * devices == 1:
+            routed = 0.0  # every chip has its experts whole
         each = (dense + routed) / a.num_layers
         gathered = each * (weights * model.gather + gradients * model.reduce)
         gathered += outer * model.gather / (1 if a.tied_embeddings or p > 1 else 2)
@@ -131,14 +134,18 @@ def stage_memory(model: StepModel, layout: Layout, remat: RematPolicy, stage: in
     parts = {
         "params": held * dtype_bytes(w.param_dtype),
         "gradients": held * gradient_bytes(model),
-        "optimizer": held * optimizer / replicas,
+        "optimizer": optimized * optimizer,
         "activations": tokens * share * alive * kept + sent,
         "workspace": tokens * again,
-        "logits": tokens * a.vocab_size / layout.tensor * soft.logit_bytes,
+        "logits": min(
+            tokens * a.vocab_size / layout.tensor * soft.logit_bytes, soft.most_logits_bytes
+        ),
         "gathered": gathered,
     }
     if stage < p - 1:
         parts["logits"] = 0.0
+    if soft.reuses_buffers:
+        parts["logits"] = max(0.0, parts["logits"] - parts["workspace"])
     reserve = 0.0
     if model.cluster.chip.kind == "gpu":
         reserve = GPU_RUNTIME_BYTES + GPU_FRAGMENTATION * sum(parts.values())

@@ -8,6 +8,7 @@ from muster.hardware import Cluster
 from muster.models.architecture import Architecture
 from muster.roofline.efficiency import Efficiency, efficiency
 from muster.roofline.fabric import Groups, groups_of
+from muster.roofline.host_link import hides_offload, host_bandwidth
 from muster.roofline.layer_costs import (
     BF16_BYTES,
     LayerCosts,
@@ -18,13 +19,24 @@ from muster.roofline.layer_costs import (
 )
 from muster.roofline.matmul import matrix_unit
 from muster.roofline.memory import MOMENTS, dtype_bytes
-from muster.roofline.pipeline import stage_layers, waiting_seconds
+from muster.roofline.pipeline import dealt_layers, waiting_seconds
 from muster.roofline.remat_policy import RematPolicy
 from muster.roofline.software import FLASH, AttentionKernel, Software, default_software
-from muster.roofline.step_terms import LayersSeconds, Microbatch, StepTime, Traffic
+from muster.roofline.step_terms import (
+    Ends,
+    Gradients,
+    Held,
+    LayersSeconds,
+    Microbatch,
+    StepTime,
+    Traffic,
+)
 from muster.roofline.traffic import (
+    Passes,
+    end_passes,
     expert_seconds,
     exposed,
+    outer_seconds,
     replica_seconds,
     sequence_seconds,
     tensor_passes,
@@ -36,7 +48,6 @@ from muster.sharding.weights import weight_table
 
 LOSS_BYTES_PER_LOGIT = 24.0  # float32 logits written, read, made probabilities, and back
 F32_BYTES = 4
-HOST_BANDWIDTH = 1.6e10  # bytes/s one way where a chip's is not known: PCIe Gen4 x8
 NARROW = {"f8": "fp8", "int8": "int8", "f4": "fp4"}
 NOTHING_HIDES = {"hide_tensor": 0.0, "hide_gradients": 0.0, "hide_sequence": 0.0}
 
@@ -112,7 +123,7 @@ class StepModel:
         self._head: dict[tuple[float, int], tuple[float, float]] = {}
         self._numbers: dict[tuple[int, int], tuple[float, float]] = {}
         self._groups: dict[tuple[int, ...], Groups] = {}
-        self._passes: dict[RematPolicy, float] = {}
+        self._passes: dict[tuple[RematPolicy, bool], Passes] = {}
         self.kept: dict[tuple[int, RematPolicy], tuple[float, float, float]] = {}
 
     def on(self, cluster: Cluster) -> "StepModel":
@@ -145,49 +156,53 @@ class StepModel:
         layers = self.layers(sequences, layout, remat)
         one = self._microbatch(layout, remat, groups, layers, tokens)
 
-        # Stages: the fullest sets the pace.
+        # Stages: the fullest sets the pace. Embedding and head are at the ends, half each.
         head, loss = self.head_seconds(tokens, layout.tensor)
+        ends = self.ends(layout, groups, tokens, head + loss)
         per_layer = one.total / L
-        middle, last = stage_layers(L, p, v)
-        fullest, with_head = middle, 0
-        if last * per_layer + head + loss >= middle * per_layer:
-            fullest, with_head = last, 1
-        pace = fullest * per_layer + with_head * (head + loss)
-        wait = waiting_seconds(pace, L * per_layer + head + loss, v) if p > 1 else 0.0
+        first, middle, last = dealt_layers(L, p, v, counts_ends=self.software.counts_ends)
+        half = 1.0 if p == 1 else 0.5
+        pace, fullest, with_head, with_ends = max(
+            (middle * per_layer, middle, 0, 0.0),
+            (first * per_layer + half * ends.visible, first, 0, half),
+            (last * per_layer + head + loss + half * ends.visible, last, 1, half),
+        )
+        everything = L * per_layer + head + loss + ends.visible
+        wait = waiting_seconds(pace, everything, v) if p > 1 else 0.0
         t_stage, x_stage = self.stage_seconds(groups, tokens, layout)
-        share = m * fullest / L
+        share, end_share = m * fullest / L, m * with_ends
 
         # Once a step: the gradients behind the last backward pass, and the optimizer.
-        window = fullest / L * (layers.backward + layers.rerun)
-        outer = self.outer_numbers / layout.tensor * (1.0 if p == 1 else 0.5)
-        held = self.held_numbers(layout, groups, layers_share=fullest / L, outer=outer)
-        back = self.gather if layout.shards_optimizer else self.reduce
-        t_data = replica_seconds(groups.data, held, scatter=self.reduce, gather=back)
+        held = self.held_numbers(
+            layout, groups, layers_share=fullest / L, outer=self.outer_on_a_stage(layout)
+        )
+        t_data, t_tied, t_dcn = self.gradient_seconds(layout, groups, held)
+        window = fullest / L * min(layers.backward + layers.rerun, one.idle)
         x_data = exposed(t_data, window, self.fitted.hide_gradients)
-        t_dcn = held * self.bytes_between_slices(layout) * groups.dcn_per_byte
+        window -= t_data - x_data
         x_dcn = exposed(t_dcn, window, self.fitted.hide_gradients)
 
         compute = share * one.matmuls + m * with_head * head
         hbm = share * one.moved + m * with_head * loss + self.update_seconds(layout, groups, held)
-        visible = share * (one.total - one.matmuls - one.moved)
-        all_but_jitter = compute + hbm + visible + x_data + x_dcn + wait + x_stage
+        visible = share * (one.total - one.matmuls - one.moved) + end_share * ends.visible
+        all_but_jitter = compute + hbm + visible + x_data + t_tied + x_dcn + wait + x_stage
         return StepTime(
             compute=compute,
             hbm=hbm,
-            fsdp=share * one.fsdp,
-            tensor=share * one.tensor,
+            fsdp=share * one.fsdp + end_share * ends.fsdp,
+            tensor=share * one.tensor + end_share * ends.tensor,
             sequence=share * one.sequence,
             expert=share * one.expert,
-            data=x_data,
+            data=x_data + t_tied,
             dcn=x_dcn,
             bubble=wait + x_stage,
             host=share * one.host + self.jitter(layout) * all_but_jitter,
             traffic=Traffic(
-                fsdp=share * one.all_fsdp,
-                tensor=share * one.all_tensor,
+                fsdp=share * one.all_fsdp + end_share * ends.all_fsdp,
+                tensor=share * one.all_tensor + end_share * ends.all_tensor,
                 sequence=share * one.all_sequence,
                 expert=share * one.expert,
-                data=t_data,
+                data=t_data + t_tied,
                 dcn=t_dcn,
                 stage=t_stage,
                 host=share * one.all_host,
@@ -208,7 +223,7 @@ class StepModel:
         dense, routed = self.numbers(layout.tensor, layout.expert)
         if self.software.accumulates_in_f32:
             kept = self.held_numbers(layout, groups, layers_share=1.0, outer=0.0)
-            sums = 2 * F32_BYTES * kept
+            sums = 2 * F32_BYTES * sum(kept)
             moved += sums / self.cluster.chip.hbm_bandwidth
         work = matmuls + moved
         t_tensor, t_sequence, t_expert = self.inner_traffic(layout, tokens, remat)
@@ -233,12 +248,50 @@ class StepModel:
             tensor=x_tensor,
             sequence=x_sequence,
             expert=t_expert,
-            host=max(0.0, t_host - work),
+            host=max(0.0, t_host - work) if hides_offload(self.cluster.chip) else t_host,
             all_fsdp=t_fsdp,
             all_tensor=t_tensor,
             all_sequence=t_sequence,
             all_host=t_host,
         )
+
+    def ends(self, layout: Layout, groups: Groups, tokens: float, work: float) -> Ends:
+        """Traffic of embedding and head for one microbatch; it hides behind head and loss."""
+        passes = end_passes(sequence_sharded=self.software.sequence_sharded)
+        gathered = tokens * self.architecture.d_model * BF16_BYTES
+        t_tensor = passes * groups.tensor.all_gather(gathered) if layout.tensor > 1 else 0.0
+        x_tensor = exposed(t_tensor, work, self.fitted.hide_tensor)
+        t_fsdp = outer_seconds(
+            groups.weights,
+            self.outer_numbers / layout.tensor,
+            tied=self.architecture.tied_embeddings,
+            gather=self.gather,
+            reduce=self.reduce,
+        )
+        if self.software.holds_in_pipeline and layout.stage > 1:
+            t_fsdp /= layout.microbatches
+        x_fsdp = exposed(t_fsdp, work - (t_tensor - x_tensor), self.fitted.hide_weights)
+        return Ends(tensor=x_tensor, fsdp=x_fsdp, all_tensor=t_tensor, all_fsdp=t_fsdp)
+
+    def outer_on_a_stage(self, layout: Layout) -> float:
+        """Parameters outside the layers that an end of the pipeline has on a chip before FSDP.
+
+        A tied table is whole at both ends.
+        """
+        shared_out = layout.stage > 1 and not self.architecture.tied_embeddings
+        return self.outer_numbers / layout.tensor * (0.5 if shared_out else 1.0)
+
+    def gradient_seconds(self, layout: Layout, groups: Groups, held: Held) -> Gradients:
+        """Gradients between replicas, between the ends of a pipeline that share a table, slices."""
+        back = self.gather if layout.shards_optimizer else self.reduce
+        t_data = replica_seconds(groups.data, held.dense, scatter=self.reduce, gather=back)
+        t_data += replica_seconds(groups.routed_data, held.routed, scatter=self.reduce, gather=back)
+        t_tied = 0.0
+        if layout.stage > 1 and self.architecture.tied_embeddings:
+            table = self.outer_on_a_stage(layout) / groups.weights.ways
+            t_tied = table * self.reduce * groups.next_stage_per_byte
+        t_dcn = sum(held) * self.bytes_between_slices(layout) * groups.dcn_per_byte
+        return Gradients(t_data, t_tied, t_dcn)
 
     def groups(self, layout: Layout) -> Groups:
         """The groups of chips that talk to each other under a layout, kept."""
@@ -337,13 +390,18 @@ class StepModel:
         groups = self.groups(layout)
         tensor = 0.0
         if groups.tensor.ways > 1:
-            passes = self._passes.get(remat)
+            dispatched = layout.expert > 1
+            passes = self._passes.get((remat, dispatched))
             if passes is None:
-                passes = self._passes[remat] = tensor_passes(
-                    self.shapes, remat, sequence_sharded=self.software.sequence_sharded
+                passes = self._passes[remat, dispatched] = tensor_passes(
+                    self.shapes,
+                    remat,
+                    sequence_sharded=self.software.sequence_sharded,
+                    dispatched=dispatched,
                 )
-            gathered = tokens * self.architecture.d_model * BF16_BYTES
-            tensor = passes * groups.tensor.all_gather(gathered)
+            vector = tokens * self.architecture.d_model * BF16_BYTES
+            tensor = passes.vectors * vector * groups.tensor.seconds_per_byte
+            tensor += passes.times * groups.tensor.latency_seconds
         return (
             tensor,
             sequence_seconds(self.shapes, groups.sequence, tokens, layout.tensor),
@@ -377,7 +435,7 @@ class StepModel:
 
     def held_numbers(
         self, layout: Layout, groups: Groups, *, layers_share: float, outer: float
-    ) -> float:
+    ) -> Held:
         """Parameters that one chip keeps of a stage.
 
         Args:
@@ -387,26 +445,36 @@ class StepModel:
             outer: parameters outside the layers that it has, on one chip before FSDP.
         """
         dense, routed = self.numbers(layout.tensor, layout.expert)
-        ways = groups.weights.ways
-        split_already = layout.expert if self.software.shards_replicas else 1
-        return (dense * layers_share + outer + routed * layers_share * split_already) / ways
+        return Held(
+            dense=(dense * layers_share + outer) / groups.weights.ways,
+            routed=routed * layers_share / groups.routed.ways,
+        )
 
-    def update_seconds(self, layout: Layout, groups: Groups, held: float) -> float:
+    def optimized_numbers(self, layout: Layout, groups: Groups, held: Held) -> float:
+        """Parameters whose optimizer state one chip keeps: ZeRO-1 deals it out to the replicas.
+
+        Routed experts have fewer replicas than what every token meets: the expert ways deal the
+        experts themselves out.
+        """
+        if not layout.shards_optimizer:
+            return sum(held)
+        return held.dense / groups.data.ways + held.routed / groups.routed_data.ways
+
+    def update_seconds(self, layout: Layout, groups: Groups, held: Held) -> float:
         """The optimizer: all of its state through HBM once each way, gradients in."""
         w = self.workload
         state = MOMENTS[w.optimizer] * dtype_bytes(w.optimizer_dtype) + F32_BYTES
         moved = 2.0 * state + F32_BYTES + (dtype_bytes(w.param_dtype) if w.master_copy else 0)
-        own = held / (groups.data.ways if layout.shards_optimizer else 1)
+        own = self.optimized_numbers(layout, groups, held)
+        if layout.shards_over_slices:
+            own /= layout.slice
         return own * moved / self.cluster.chip.hbm_bandwidth
 
     def host_seconds(self, layers: LayersSeconds) -> float:
         """Activations of one microbatch to the host and back."""
         if not layers.offloaded_bytes:
             return 0.0
-        fact = self.cluster.chip.fact("host.pcie_bandwidth")
-        known = fact.value if fact is not None else None
-        rate = float(known) if isinstance(known, int | float) else HOST_BANDWIDTH
-        return 2.0 * layers.offloaded_bytes / rate
+        return 2.0 * layers.offloaded_bytes / host_bandwidth(self.cluster.chip)
 
     def jitter(self, layout: Layout) -> float:
         """Share of the step spent waiting for the slowest slice of TPUs, or host of GPUs."""

@@ -1,6 +1,7 @@
 """The terms of one step, and of the microbatches that it is made of."""
 
 from dataclasses import dataclass, fields
+from typing import NamedTuple
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -39,7 +40,8 @@ class StepTime:
         tensor: activations between tensor-parallel chips.
         sequence: keys and values between the parts of a sequence.
         expert: tokens to their experts and back.
-        data: gradients between replicas in one slice.
+        data: gradients between replicas in one slice, and between both ends of a pipeline that
+            share an embedding table.
         dcn: gradients (and sharded weights) between slices.
         bubble: waiting in the pipeline, and sending between its stages.
         host: waiting for the host's memory, and for the slowest host.
@@ -124,7 +126,57 @@ class Microbatch:
     all_host: float
 
     @property
+    def idle(self) -> float:
+        """Work that no traffic of the layers hides behind yet."""
+        everything = self.all_fsdp + self.all_tensor + self.all_sequence
+        hidden = everything - self.fsdp - self.tensor - self.sequence
+        return max(0.0, self.matmuls + self.moved - hidden)
+
+    @property
     def total(self) -> float:
         """What passes until the next microbatch."""
         work = self.matmuls + self.moved
         return work + self.fsdp + self.tensor + self.sequence + self.expert + self.host
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Ends:
+    """Seconds of the traffic of embedding and head for one microbatch, as if one chip had both.
+
+    Attributes:
+        tensor: what nothing hides of the activations between tensor-parallel chips.
+        fsdp: the same of their weights and gradients.
+        all_tensor: what the traffic takes by itself.
+        all_fsdp: the same.
+    """
+
+    tensor: float
+    fsdp: float
+    all_tensor: float
+    all_fsdp: float
+
+    @property
+    def visible(self) -> float:
+        """What nothing hides."""
+        return self.tensor + self.fsdp
+
+
+class Held(NamedTuple):
+    """Parameters that one chip keeps: those that every token meets, and of routed experts."""
+
+    dense: float
+    routed: float
+
+
+class Gradients(NamedTuple):
+    """Seconds of the gradients' traffic by itself.
+
+    Attributes:
+        data: between replicas.
+        tied: between the first and the last stage, which share an embedding table.
+        dcn: between slices.
+    """
+
+    data: float
+    tied: float
+    dcn: float

@@ -9,8 +9,13 @@ itself is beside it (`StepTime.traffic`). The rules, all of them:
 2. Traffic hides behind the work of the same layers, up to a fitted share h of itself:
    exposed = max((1 - h) t, t - work). Megatron of 2021 waits: nothing hides.
 3. A pipeline takes m t_max + (sum of t - t_max) / v (`roofline.pipeline`).
-4. Data parallelism hides behind the backward pass of the last microbatch only.
+4. Data parallelism hides behind the backward pass of the last microbatch only, and behind what of
+   it no other traffic takes: first between the chips of a slice, then between slices.
 5. Waiting for the slowest takes a fitted share of the step for each doubling of the hosts.
+
+6. Embedding and head are at the ends of a pipeline; their traffic hides behind head and loss.
+7. What waits in the host's memory hides behind work where runs show that it does
+   (`roofline.host_link`), else nowhere.
 
 Where the parts are: matmuls `roofline.matmul`, layers `roofline.layer_costs`, links
 `roofline.fabric`, collectives `roofline.traffic`, software `roofline.software`, fitted constants

@@ -1,9 +1,10 @@
 """What one training run works on: sizes and number formats."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from muster.roofline.memory import Optimizer
+from muster.roofline.software import Software
 from muster.roofline.training_time import steps
 
 
@@ -46,3 +47,25 @@ class Workload:
     def steps(self) -> int | None:
         """Optimizer steps that see at least the whole corpus."""
         return None if self.train_tokens is None else steps(self.train_tokens, self.batch_tokens)
+
+
+def usual_formats(workload: Workload, software: Software) -> Workload:
+    """The same with the number formats that a software's users train in.
+
+    Megatron-LM keeps half-precision weights beside float32 masters, moments and gradients, and sums
+    gradients between replicas in float32 (its `Float16Module` with
+    `accumulate_allreduce_grads_in_fp32`): 18 bytes a parameter, of which 12 are the optimizer's.
+    PyTorch FSDP keeps one float32 copy and casts it. XLA programs do either: they stay as they are.
+    """
+    if software.name.startswith("megatron") or software.name == "simumax":
+        return replace(
+            workload,
+            param_dtype="bf16",
+            master_copy=True,
+            optimizer_dtype="f32",
+            gradient_dtype="f32",
+            reduce_dtype="f32",
+        )
+    if software.name in {"torch", "compiled"}:
+        return replace(workload, param_dtype="f32", optimizer_dtype="f32", reduce_dtype="f32")
+    return workload

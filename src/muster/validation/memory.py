@@ -170,8 +170,6 @@ def _reasons(score: MemoryScore) -> Iterator[str]:
     if not run.remat_policy:
         narrow = ", and 8-bit tensors counted in two bytes" if setup.formats.compute == "f8" else ""
         yield f"remat not published: none taken{narrow}"
-    if "balanced" in run.notes.lower():
-        yield "embedding balanced over the stages; predicted whole on the first"
     if "zero stage 0" in run.notes.lower():
         yield "without ZeRO: temporaries of the optimizer's step are not counted"
     if setup.remat.offloaded:

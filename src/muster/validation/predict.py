@@ -4,7 +4,9 @@
     xla                          XLA
     megatron                     Megatron-LM with sequence parallelism (since 2022-05)
       without it                 Megatron-LM of 2021: collectives that nothing hides
-      BLOOM's                    the same under DeepSpeed's pipeline
+      BLOOM's                    the same under DeepSpeed's pipeline; embedding and head count as
+                                 layers where the notes call the embedding balanced
+      SimuMax's                  Megatron-LM, with a matmul rate of its own
       fully sharded, DeepSpeed   ZeRO-3 of 2021
     torch                        FSDP, eager; compiled where the notes name torch.compile
 
@@ -31,6 +33,7 @@ from muster.roofline.software import (
     MEGATRON,
     MEGATRON_2021,
     MEGATRON_DEEPSPEED,
+    SIMUMAX,
     TORCH,
     TORCH_COMPILED,
     TWO_KERNELS,
@@ -81,9 +84,18 @@ def software_of(setup: Setup) -> Software:
                 return replace(TORCH, logit_bytes=FUSED_LOSS_BYTES)
             return TORCH_COMPILED if "compile" in setup.run.notes.lower() else TORCH
         case "megatron":
-            if setup.sequence_parallel:
-                return MEGATRON
-            return MEGATRON_DEEPSPEED if deepspeed else MEGATRON_2021
+            return _megatron(setup, deepspeed=deepspeed)
+
+
+def _megatron(setup: Setup, *, deepspeed: bool) -> Software:
+    if setup.run.source_group == "simumax":
+        return SIMUMAX
+    if setup.sequence_parallel:
+        return MEGATRON
+    if not deepspeed:
+        return MEGATRON_2021
+    balanced = "balanced" in setup.run.notes.lower()
+    return replace(MEGATRON_DEEPSPEED, counts_ends=balanced)
 
 
 def kernel_of(setup: Setup) -> AttentionKernel:
