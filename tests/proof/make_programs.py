@@ -54,6 +54,7 @@ MADE: dict[str, Made] = {
     "llama-v6e-tensor4": (LLAMA, "v6e:4x4", {"fsdp": 4, "tensor": 4}, 16, "none"),
     "llama-7x-fsdp8": (LLAMA, "v7x:2x2x2", {"fsdp": 8}, 16, "none"),
     "llama-v5p-one-chip": (LLAMA, "v5p:1x1x1", {}, 1, "none"),
+    "llama-v6e-offload": (LLAMA, "v6e:2x2", {"fsdp": 4}, 4, "offload"),
     "mixtral-v5p-expert4": (MIXTRAL, "v5p:2x2x4", {"fsdp": 4, "expert": 4}, 16, "minimal"),
 }
 

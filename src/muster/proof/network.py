@@ -96,10 +96,10 @@ class Interconnect:
 
     def _group(self, groups: Groups) -> "_Group":
         if not groups or not self.places or max(groups[0]) >= len(self.places):
-            whole = any(self.wrap)
-            return _Group(
-                sizes=(), strides=(), rings=(whole,) * _X_Y_Z, shared=float(self.devices_per_chip)
-            )
+            whole, per_chip = any(self.wrap), self.devices_per_chip
+            beside = bool(groups) and set(range(per_chip)) <= set(groups[0])
+            shared = 1.0 if beside else float(per_chip)  # devices of a chip have numbers in a row
+            return _Group(sizes=(), strides=(), rings=(whole,) * _X_Y_Z, shared=shared)
         places = [self.places[device] for device in groups[0]]
         return _group_at(tuple(places), self.shape, self.wrap, self.devices_per_chip)
 

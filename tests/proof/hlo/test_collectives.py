@@ -155,6 +155,11 @@ MESH = {"data": 2, "tensor": 2}
             ("all-to-all", ("data", "tensor"), 32, 24.0, True),
         ),
         (
+            "  %s = (f32[8]{0}, f32[8]{0}, u32[]) all-to-all-start(%x), calls=%async\n"
+            "  ROOT %d = f32[8]{0} all-to-all-done(%s)",
+            ("all-to-all", ("data", "tensor"), 32, 24.0, True),
+        ),
+        (
             "  %p = (f32[8]{0}, f32[8]{0}, u32[], u32[]) collective-permute-start(%x), "
             "source_target_pairs={{0,1},{1,0},{2,3},{3,2}}\n"
             "  ROOT %d = f32[8]{0} collective-permute-done(%p)",

@@ -36,8 +36,9 @@ def collective_inside(program: Program, op: Op) -> Op | None:
     """
     if op.phase in {"update", "done"}:
         return None
-    if op.base in COLLECTIVES:
-        return op
+    if op.base in COLLECTIVES:  # a wrapped one may leave its groups to what it calls
+        told = not {"replica_groups", "source_target_pairs"}.isdisjoint(op.attributes)
+        return op if told else held_collective(program, op) or op
     if op.opcode == "send" and MEGASCALE in op.attributes.get("frontend_attributes", ""):
         return op
     if op.opcode not in WRAPPERS and (
