@@ -60,7 +60,7 @@ def test_killed_in_the_middle_of_a_save_and_resumed(
     unfinished = run / "checkpoints" / f"{save}.orbax-checkpoint-tmp"
     wait_for(unfinished.exists, process)
     process.kill()
-    assert process.wait() == -signal.SIGKILL
+    assert shop.end(process).status == -signal.SIGKILL
     assert unfinished.exists(), "the save was over before the signal came"
     resumed = shop.run(*arguments).well()
     assert f"resumed {run} behind step {save - 4}" in resumed.err + resumed.out
@@ -122,7 +122,7 @@ def test_a_process_that_dies_ends_the_job(shop: Workshop, victim: int) -> None:
     assert time.monotonic() - begun < 60
     assert ended.status == 1
     assert f"muster: process {victim} of 2 ended with signal SIGKILL" in ended.err
-    assert "run the same command again to go on from the newest checkpoint" in ended.err
+    assert "the same command again goes on from the newest checkpoint" in ended.err
     assert not any(Path(f"/proc/{child}").exists() for child in children)
 
 

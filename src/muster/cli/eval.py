@@ -109,9 +109,10 @@ def _ids(path: Path):  # type: ignore[no-untyped-def]  # numpy is imported only 
         array = np.load(path, allow_pickle=False)
     except FileNotFoundError:
         raise BadInput(f"no file {path}") from None
-    except (OSError, ValueError, EOFError) as error:
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise BadInput(f"{path} is not a .npy file of numbers: {reason}") from None
+    except OSError as error:
+        raise BadInput(f"cannot read {path}: {error.strerror or error}") from None
+    except (ValueError, EOFError):
+        raise BadInput(f"{path} is not a .npy file of numbers") from None
     if not isinstance(array, np.ndarray) or array.ndim != 2 or array.dtype.kind not in "iu":
         shape = getattr(array, "shape", ())
         raise BadInput(
