@@ -135,7 +135,7 @@ def violations(
         and (gpus is None or layout.fsdp > 1 or layout.microbatches < layout.stage),
         "interleaving": layout.virtual_stages > 1
         and (
-            (layers % pieces > 0 and (layers + 2) % pieces > 0)
+            (layers if layers % layout.stage == 0 else layers + 2) % pieces > 0
             or layout.microbatches % layout.stage > 0
         ),
         "domain": gpus is not None and layout.tensor > gpus.domain_chips,

@@ -189,7 +189,8 @@ def test_case_33_logits_dominate_and_v4_has_30_75_gib() -> None:
     memory = whole.memory
     assert memory.usable == V4_USABLE
     assert not whole.fits
-    assert memory.logits > 0.5 * memory.total
+    state = memory.params + memory.gradients + memory.optimizer + memory.gathered
+    assert memory.logits > max(memory.activations, memory.workspace, state)
     parts = plan_of("gemma-2-9b", slices, batch, seq=2048, restrictions=held(fsdp=192))
     assert parts.fits
     assert parts.layout.microbatches > 1

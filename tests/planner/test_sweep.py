@@ -107,7 +107,7 @@ def test_chips_grow_until_a_model_fits() -> None:
     assert fits == sorted(fits)
     assert sum(fits) == POINTS_PAST_FIT
     assert points[0].mfu is None
-    assert "213 GB a chip" in str(points[1].why_not)
+    assert "GB a chip of 103 GB" in str(points[1].why_not)
 
 
 def test_fixed_axes_hold_at_every_point(plan: Plan) -> None:

@@ -15,6 +15,7 @@ from muster.units import format_bytes, format_count, format_seconds
 
 NEAREST_CHANGES = 3
 NEARLY_FULL_HOST = 0.8
+MANY_IDLE = 0.05  # of the chips: worth asking for another size altogether
 
 
 def advice(
@@ -135,7 +136,8 @@ def idle_chips(
         line += f"; {_cannot_be_scheduled(choice)}: {_booked(bookable)}"
     else:
         line += f"; book {choice.cluster.name} ({choice.layout.chips_used:,} chips) for this plan"
-    other = filled_cluster(architecture, cluster, workload, choice)
+    many = choice.layout.chips_used < (1 - MANY_IDLE) * cluster.chips
+    other = filled_cluster(architecture, cluster, workload, choice) if many else None
     if other is None:
         return line
     return (

@@ -17,6 +17,7 @@ from muster.planner.sizes import scaled_batch, scaled_cluster
 from muster.roofline.workload import Workload
 
 MOST_STEPS = 3
+MOST_DOUBLINGS = 2  # of the chips: beyond, a model of one batch says little
 # Steps whose search predicts more than this many are few: they take a large part of a second each.
 LONG_SEARCH = 1_500
 # Twice the chips that are less than so many times as fast: there a batch stops scaling.
@@ -93,7 +94,7 @@ def crossovers(
     computes = bound_of(choice.cluster, choice) == "compute"
     return Crossovers(
         batches=tuple(_batches(asked, cluster, workload, steps, computes=computes)),
-        chips=tuple(_chips(whole, workload, choice, steps)),
+        chips=tuple(_chips(whole, workload, choice, min(steps, MOST_DOUBLINGS))),
     )
 
 

@@ -1,5 +1,6 @@
 """Every legal mesh of a cluster, and its microbatches, pieces of stages, shards and replicas."""
 
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
@@ -17,6 +18,7 @@ from muster.planner.constraints import (
     shard_obstacle,
 )
 from muster.planner.trainable import layout_obstacles
+from muster.roofline.pipeline import legal_pieces
 from muster.roofline.workload import Workload
 from muster.sharding.mesh import Layout
 
@@ -79,24 +81,16 @@ class Meshes:
         return [each for each in ways if self.restrictions.allows(axis, each)]
 
     def pieces(self, mesh: Layout) -> tuple[int, ...]:
-        """How many pieces each stage may hold: one, or a few that deal the layers out evenly.
-
-        Embedding and head may count as a layer each: 126 layers make 128 pieces of one.
-        """
-        layers, p = self.architecture.num_layers, mesh.stage
-        if p == 1:
-            return (1,)
-        more = range(2, MOST_VIRTUAL_STAGES + 1)
-        return (1, *(v for v in more if layers % (p * v) == 0 or (layers + 2) % (p * v) == 0))
+        """How many pieces each stage may hold: one, or a few that deal the layers out evenly."""
+        return legal_pieces(self.architecture.num_layers, mesh.stage, most=MOST_VIRTUAL_STAGES)
 
     def microbatches(self, mesh: Layout) -> list[int]:
         """Every number of microbatches, most first: no fewer than the stages."""
-        local = self.workload.batch_sequences // mesh.batch_ways
-        return [
-            each
-            for each in self._allowed("microbatches", reversed(legal_microbatches(local)))
-            if each >= mesh.stage
-        ]
+        legal = legal_microbatches(self.workload.batch_sequences // mesh.batch_ways)
+        fixed = self.restrictions.fixed.get("microbatches")
+        if fixed is not None:
+            return [fixed] if fixed in legal and fixed >= mesh.stage else []
+        return list(reversed(legal[bisect_left(legal, mesh.stage) :]))
 
     def splits(self, replicated: Layout) -> Iterator[Layout]:
         """A mesh's batch ways as shards and replicas, most shards first.
@@ -122,11 +116,9 @@ class Meshes:
         return next(layout_obstacles(self.architecture, layout, length), None) is not None
 
 
-def schedules(mesh: Layout, pieces: int, microbatches: Iterable[int]) -> Iterator[Layout]:
-    """The mesh with so many pieces a stage; where they are interleaved, in whole rounds."""
-    for each in microbatches:
-        if pieces == 1 or each % mesh.stage == 0:
-            yield replace(mesh, virtual_stages=pieces, microbatches=each)
+def schedules(mesh: Layout, pieces: int, microbatches: Iterable[int]) -> list[int]:
+    """The numbers of microbatches for so many pieces a stage: interleaved ones in whole rounds."""
+    return [each for each in microbatches if pieces == 1 or each % mesh.stage == 0]
 
 
 def filled_by(cluster: Cluster, chips: int) -> tuple[Cluster, ...]:

@@ -12,6 +12,7 @@ of those within a hair of the quickest is chosen, `planner.choice` says.
 """
 
 import math
+from dataclasses import replace
 
 from muster.errors import BadInput
 from muster.hardware import Cluster
@@ -180,11 +181,11 @@ class _Search:
 
     def _schedule(self, model: StepModel, mesh: Layout, pieces: int) -> None:
         """Every number of microbatches of a mesh with so many pieces a stage."""
-        for split in schedules(mesh, pieces, self.meshes.microbatches(mesh)):
-            m = split.microbatches
+        for m in schedules(mesh, pieces, self.meshes.microbatches(mesh)):
             if self._bound(model, mesh, pieces, m, m) > self.least * self.within:
                 continue
-            splits = tuple(self.meshes.splits(split))
+            scheduled = replace(mesh, virtual_stages=pieces, microbatches=m)
+            splits = tuple(self.meshes.splits(scheduled))
             if not splits or not self._can_fit(model, splits):
                 return  # fewer microbatches need more memory still
             if self._beyond(model, splits[0], self.lightest):
