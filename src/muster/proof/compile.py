@@ -39,7 +39,18 @@ MEMORY = {
 }
 TOTAL_STEPS = 1000  # of the schedule; a constant of the program that moves nothing
 _UNITS = {"": 1, "K": 1024, "M": 1024**2, "G": 1024**3, "T": 1024**4}
-_OVER = re.compile(r"[Uu]sed ([\d.]+)([KMGT]?) of ([\d.]+)([KMGT]?) (hbm|vmem|smem)")
+# The compiler has said it in both of these ways.
+_OVER = (
+    re.compile(
+        r"\((?P<used>[\d.]+)(?P<used_unit>[KMGT]?)\) exceeds available (?P<space>\w+) "
+        r"\((?P<usable>[\d.]+)(?P<usable_unit>[KMGT]?)\)"
+    ),
+    re.compile(
+        r"[Uu]sed (?P<used>[\d.]+)(?P<used_unit>[KMGT]?) of (?P<usable>[\d.]+)"
+        r"(?P<usable_unit>[KMGT]?) (?P<space>hbm|vmem|smem)"
+    ),
+)
+_MOST_DETAIL = 20_000
 
 
 def topology_devices(cluster: Cluster) -> Sequence[jax.Device]:
@@ -108,16 +119,16 @@ def refusal(error: Exception) -> dict[str, Any]:
     """What a compiler's error says, as a result."""
     text = str(error)
     first = next((line for line in text.splitlines() if line.strip()), type(error).__name__)
-    over = _OVER.search(text)
+    said = {"message": first.strip(), "detail": text[:_MOST_DETAIL]}
+    over = next((found for way in _OVER if (found := way.search(text))), None)
     if over is None:
-        return {"status": "refused", "message": first.strip()}
-    used, used_unit, usable, usable_unit, space = over.groups()
+        return {"status": "refused", **said}
     return {
         "status": "too_large",
-        "message": first.strip(),
-        "space": space,
-        "needed": round(float(used) * _UNITS[used_unit]),
-        "usable": round(float(usable) * _UNITS[usable_unit]),
+        **said,
+        "space": over["space"].lower(),
+        "needed": round(float(over["used"]) * _UNITS[over["used_unit"]]),
+        "usable": round(float(over["usable"]) * _UNITS[over["usable_unit"]]),
     }
 
 

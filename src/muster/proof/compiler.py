@@ -76,6 +76,7 @@ class Compilation:
         status: `compiled`; `too_large`: it needs more memory than the chip has; `refused`: the
             compiler gave an error; `died`: its process ended; `bad_input`: there is no such step.
         message: what went wrong, one line; empty where nothing did.
+        detail: all that the compiler said of it, such as the largest allocations.
         text: the scheduled program; None unless compiled.
         memory: None unless compiled.
         needed: bytes of `space` that it needs, where it is too large.
@@ -94,6 +95,7 @@ class Compilation:
 
     status: Status
     message: str = ""
+    detail: str = ""
     text: Path | None = None
     memory: Memory | None = None
     needed: int = 0

@@ -1,0 +1,54 @@
+"""What the compiler's refusals say, in the words that it has used."""
+
+import pytest
+
+from muster.proof.compile import refusal
+
+GIB = 1024**3
+
+
+@pytest.mark.parametrize(
+    ("said", "needed", "usable", "space"),
+    [
+        (
+            "RESOURCE_EXHAUSTED: E1000: CompileTimeHbmOom: Ran out of memory on HBM, the total "
+            "memory required for HLO temporaries (266.59G) exceeds available HBM (95.73G).\nmore",
+            266.59 * GIB,
+            95.73 * GIB,
+            "hbm",
+        ),
+        (
+            "RESOURCE_EXHAUSTED: XLA:TPU compile permanent error. Ran out of memory in memory "
+            "space hbm. Used 26.87G of 15.48G hbm. Exceeded hbm capacity by 11.39G.",
+            26.87 * GIB,
+            15.48 * GIB,
+            "hbm",
+        ),
+        (
+            "RESOURCE_EXHAUSTED: Ran out of memory in memory space vmem. Used 17.0M of 16.0M vmem.",
+            17 * 1024**2,
+            16 * 1024**2,
+            "vmem",
+        ),
+    ],
+)
+def test_too_large(said: str, needed: float, usable: float, space: str) -> None:
+    found = refusal(RuntimeError(said))
+    assert found["status"] == "too_large"
+    assert (found["needed"], found["usable"]) == (round(needed), round(usable))
+    assert found["space"] == space
+    assert found["message"] == said.splitlines()[0]
+    assert found["detail"] == said
+
+
+@pytest.mark.parametrize(
+    ("said", "message"),
+    [
+        ("\nINVALID_ARGUMENT: No such compile option: 'xla_x'\nat", "INVALID_ARGUMENT: No such "
+         "compile option: 'xla_x'"),
+        ("", "RuntimeError"),
+    ],
+)  # fmt: skip
+def test_refused(said: str, message: str) -> None:
+    found = refusal(RuntimeError(said))
+    assert (found["status"], found["message"]) == ("refused", message)
