@@ -90,7 +90,7 @@ def test_published_layouts_are_near_the_search(ranks: tuple[Rank, ...]) -> None:
 
 
 def test_the_mesh_that_the_search_takes_too(runs: dict[str, Run]) -> None:
-    rank = rank_layout(group_of(runs, "gpu-recipes-011"), AXES)
+    rank = rank_layout(group_of(runs, "dgxc-benchmarking-220"), AXES)
     assert rank.rank == 1
     assert rank.mesh_gain == pytest.approx(0)
     assert rank.rank_words == f"1/{rank.listed}"
