@@ -18,6 +18,8 @@ COMMANDS = {
     "params": "every component of a model: formula, count, share",
     "chips": "the hardware table, with sources",
     "plan": "how to train a model on a cluster: layout, step time, memory, cost, and why",
+    "verify": "the plan's step, compiled by the real TPU compiler, on a machine without TPUs",
+    "inspect": "the same reading of any scheduled TPU program",
     "train": "carry out a plan on the devices that are there",
     "import": "a Hugging Face folder to a checkpoint",
     "export": "a checkpoint to a folder that Hugging Face loads",

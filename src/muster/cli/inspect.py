@@ -1,0 +1,56 @@
+"""`muster inspect`: the same reading of any scheduled TPU program, whoever compiled it."""
+
+import gzip
+import json
+from pathlib import Path
+
+import click
+
+from muster.cli.files import check_writable
+from muster.cli.options import JSON, Strict
+from muster.errors import BadInput
+from muster.hardware import parse_cluster
+
+MOST_BYTES = 2 * 1024**3
+GZIP = b"\x1f\x8b"
+
+
+@click.command(cls=Strict)
+@click.argument("program", metavar="FILE.hlo.txt", type=click.Path(path_type=Path))
+@click.option("--on", "hardware", required=True, metavar="HARDWARE", help="v5p:8x8x8, v6e-256.")
+@click.option(
+    "--trace", type=click.Path(path_type=Path), metavar="FILE", help="Timeline for Perfetto."
+)
+@JSON
+def inspect(program: Path, hardware: str, trace: Path | None, as_json: bool) -> None:
+    """Read a scheduled HLO text: cycles by operation, collectives, timeline."""
+    from muster.proof.hlo import parse
+    from muster.proof.reading import read_program
+    from muster.proof.trace import write_trace
+
+    if trace is not None:
+        check_writable(trace, "--trace")
+    cluster = parse_cluster(hardware)
+    reading = read_program(parse(_text(program)), cluster)
+    if trace is not None:
+        write_trace(reading.timeline, trace, name=program.name)
+    if as_json:
+        click.echo(json.dumps(reading.to_json(), indent=1, allow_nan=False))
+        return
+    from muster.report.verdict_report import print_reading
+
+    print_reading(reading, program.name)
+
+
+def _text(path: Path) -> str:
+    try:
+        if not path.is_file():
+            raise BadInput(f"no file {path}; give the text of a scheduled program")
+        if path.stat().st_size > MOST_BYTES:
+            raise BadInput(f"{path} is larger than any program")
+        content = path.read_bytes()
+        return (gzip.decompress(content) if content[:2] == GZIP else content).decode("utf-8")
+    except UnicodeDecodeError:
+        raise BadInput(f"{path} is not text; XLA writes it with --xla_dump_hlo_as_text") from None
+    except (OSError, EOFError) as error:
+        raise BadInput(f"cannot read {path}: {getattr(error, 'strerror', None) or error}") from None

@@ -1,0 +1,118 @@
+"""FLOPs of the matmuls that one step of a program runs, loops counted as often as they run.
+
+    dot           2 * (numbers of the result) * (numbers of the contracted dims)
+    convolution   2 * batch * features out * features in * (taps that fall on the input)
+
+A TPU's matmuls are convolutions: dims that a matmul keeps apart (heads) become spatial ones, with a
+window whose padding meets the input once for every result. So taps on padding are not counted,
+as XLA's own cost analysis does not count them.
+"""
+
+import math
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+
+from muster.proof.hlo.program import Computation, Op, Program
+from muster.proof.hlo.schedule import walk
+
+_CONTRACTED = re.compile(r"[\d,]*")
+_LABELS = re.compile(r"(\w+)_(\w+)->(\w+)")
+_FIELD = re.compile(r"(\w+)=([\dx_-]+)")
+
+
+def matmul_flops(program: Program) -> float:
+    """FLOPs of every dot and convolution that one device runs in one step."""
+    inside: dict[str, float] = {}
+    return sum(
+        visit.times * _flops_of(program, visit.op, visit.computation, inside)
+        for visit in walk(program)
+    )
+
+
+def matmul_flops_of(program: Program, op: Op, at: Computation) -> float:
+    """FLOPs of the matmuls of one run of one operation."""
+    return _flops_of(program, op, at, {})
+
+
+def _flops_of(program: Program, op: Op, at: Computation, inside: dict[str, float]) -> float:
+    """Of one run of an operation; of a fusion, what is inside."""
+    if op.opcode == "dot":
+        return _dot(op, at)
+    if op.opcode == "convolution":
+        return _convolution(op, at)
+    if op.opcode != "fusion":
+        return 0.0
+    return sum(_flops_in(program, called, inside) for called in program.called_by(op))
+
+
+def _flops_in(program: Program, computation: Computation, inside: dict[str, float]) -> float:
+    if computation.name not in inside:
+        inside[computation.name] = sum(
+            _flops_of(program, op, computation, inside) for op in computation.ops
+        )
+    return inside[computation.name]
+
+
+def _dot(op: Op, at: Computation) -> float:
+    left = at.by_name.get(op.operands[0])
+    match = _CONTRACTED.search(op.attributes.get("lhs_contracting_dims", "").strip("{}"))
+    if left is None or match is None:
+        return 0.0
+    contracted = [left.shape.dims[int(dim)] for dim in match.group().split(",") if dim]
+    return 2.0 * math.prod(op.shape.dims) * math.prod(contracted)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Window:
+    """One spatial dim of a convolution."""
+
+    size: int
+    stride: int
+    before: int
+    input_dilation: int
+    window_dilation: int
+
+
+def _convolution(op: Op, at: Computation) -> float:
+    left, right = (at.by_name.get(name) for name in op.operands[:2])
+    labels = _LABELS.search(op.attributes.get("dim_labels", ""))
+    if left is None or right is None or labels is None:
+        return 0.0
+    of_input, of_kernel, of_result = labels.groups()
+    batch = op.shape.dims[of_result.index("b")]
+    features = right.shape.dims[of_kernel.index("o")] * right.shape.dims[of_kernel.index("i")]
+    taps = 1
+    for dim, window in enumerate(_windows(op.attributes.get("window", ""))):
+        digit = str(dim)
+        taps *= _taps(
+            left.shape.dims[of_input.index(digit)], op.shape.dims[of_result.index(digit)], window
+        )
+    return 2.0 * batch * features * taps
+
+
+def _windows(text: str) -> Iterator[_Window]:
+    fields = {key: value.split("x") for key, value in _FIELD.findall(text)}
+    sizes = fields.get("size", [])
+    ones = ["1"] * len(sizes)
+    for dim, size in enumerate(sizes):
+        yield _Window(
+            size=int(size),
+            stride=int(fields.get("stride", ones)[dim]),
+            before=int(fields.get("pad", ["0_0"] * len(sizes))[dim].split("_")[0]),
+            input_dilation=int(fields.get("lhs_dilate", ones)[dim]),
+            window_dilation=int(fields.get("rhs_dilate", ones)[dim]),
+        )
+
+
+@lru_cache(maxsize=4096)
+def _taps(inputs: int, results: int, window: _Window) -> int:
+    """Pairs (result, tap) that fall on a number of the input, not on padding or between."""
+    last = (inputs - 1) * window.input_dilation
+    return sum(
+        0 <= place <= last and place % window.input_dilation == 0
+        for result in range(results)
+        for tap in range(window.size)
+        for place in (result * window.stride + tap * window.window_dilation - window.before,)
+    )

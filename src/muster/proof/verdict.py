@@ -1,0 +1,213 @@
+"""The verdict: does the compiled step fit, and is it the step that the plan predicted.
+
+Everything of the compiler is beside the plan's own prediction, so that a reader sees how far the
+two are apart: memory by what can be told apart, FLOPs with loops multiplied out, collectives, time.
+"""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from muster.errors import BadInput
+from muster.planner.plan_file import PlannedRun
+from muster.proof.compiler import Compilation
+from muster.proof.findings import Finding, findings_of
+from muster.proof.hlo import parse
+from muster.proof.reading import CollectiveVerdict, costliest_json, read_program
+from muster.proof.timeline import Timeline
+
+# The parts of a plan's memory that the compiler sees as arguments of the step.
+ARGUMENTS = ("params", "optimizer")
+TEMPORARIES = ("gradients", "activations", "logits", "workspace")
+
+
+@dataclass(frozen=True, kw_only=True)
+class MemoryVerdict:
+    """One device's HBM, bytes: the compiler's count beside the plan's.
+
+    Attributes:
+        arguments: parameters, moments and batch; `predicted_arguments` the plan's for them.
+        temporaries: whatever lives within a step, outputs that do not replace arguments and code.
+        usable: what a program may have.
+    """
+
+    arguments: int
+    temporaries: int
+    total: int
+    usable: int
+    predicted_arguments: float
+    predicted_temporaries: float
+    predicted_total: float
+
+    @property
+    def fits(self) -> bool:
+        """Whether it does, by the compiler's count."""
+        return self.total <= self.usable
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """What the compiler makes of a plan.
+
+    Attributes:
+        planned: the plan.
+        compilation: what came of compiling it.
+        memory: None where the compiler gave no count.
+        compiled_flops: of one device and step, matmuls and kernels, loops multiplied out.
+        predicted_flops: the plan's: every matmul, causal, with what is computed again.
+        step_seconds: of the timeline; None where there is no program.
+    """
+
+    planned: PlannedRun
+    compilation: Compilation
+    memory: MemoryVerdict | None
+    compiled_flops: float
+    predicted_flops: float
+    collectives: tuple[CollectiveVerdict, ...]
+    compute_cycles: int
+    compute_seconds: float
+    timeline: Timeline | None
+    findings: tuple[Finding, ...]
+    notes: tuple[str, ...]
+
+    @property
+    def fits(self) -> bool:
+        """Whether the step compiles and its memory suffices."""
+        return self.memory is not None and self.memory.fits
+
+    @property
+    def step_seconds(self) -> float | None:
+        """Predicted from the compiled program."""
+        return self.timeline.seconds if self.timeline else None
+
+    @property
+    def mfu(self) -> float | None:
+        """6N FLOPs at the peak over the step that the program is predicted to take."""
+        if self.timeline is None:
+            return None
+        return self.planned.mfu * self.planned.step_seconds / self.timeline.seconds
+
+    def to_json(self) -> dict[str, Any]:
+        """The answer of `muster verify --json`."""
+        done = self.compilation
+        memory = asdict(self.memory) if self.memory else _needed(done)
+        return {
+            "muster": 1,
+            "fits": self.fits,
+            "passes": self.fits,
+            "status": done.status,
+            "message": done.message,
+            "plan": dict(self.planned.document),
+            "compiler": {**done.versions, "flags": dict(done.options)},
+            "memory_per_chip": memory,
+            "flops_per_step_per_chip": {
+                "compiled": self.compiled_flops,
+                "predicted": self.predicted_flops,
+            },
+            "collectives": [asdict(each) for each in self.collectives],
+            "compute_cycles": self.compute_cycles,
+            "compute_seconds": self.compute_seconds,
+            "step_seconds": self.step_seconds,
+            "predicted_step_seconds": self.planned.step_seconds,
+            "mfu": self.mfu,
+            "exposed_communication_seconds": (
+                self.timeline.exposed_communication if self.timeline else None
+            ),
+            "costliest": costliest_json(self.timeline) if self.timeline else [],
+            "findings": [asdict(each) for each in self.findings],
+            "notes": list(self.notes),
+            "compile_seconds": done.compile_seconds,
+            "peak_rss_bytes": done.peak_rss_bytes,
+        }
+
+
+def judge(planned: PlannedRun, compilation: Compilation) -> Verdict:
+    """Read what a compilation gave, beside its plan.
+
+    Raises:
+        BadInput: there is no such step to compile.
+    """
+    if compilation.status == "bad_input":
+        raise BadInput(compilation.message)
+    memory = _memory(planned, compilation)
+    if compilation.text is None:
+        return Verdict(
+            planned=planned,
+            compilation=compilation,
+            memory=memory,
+            compiled_flops=0.0,
+            predicted_flops=_predicted_flops(planned),
+            collectives=(),
+            compute_cycles=0,
+            compute_seconds=0.0,
+            timeline=None,
+            findings=(),
+            notes=(),
+        )
+    reading = read_program(
+        parse(compilation.text.read_text("utf-8")),
+        planned.cluster,
+        mesh=compilation.mesh,
+        coordinates=compilation.coordinates,
+    )
+    timeline = reading.timeline
+    return Verdict(
+        planned=planned,
+        compilation=compilation,
+        memory=memory,
+        compiled_flops=reading.flops,
+        predicted_flops=_predicted_flops(planned),
+        collectives=reading.collectives,
+        compute_cycles=reading.cycles.compute,
+        compute_seconds=reading.cycles.compute / _clock(planned) + timeline.of_kind("kernel"),
+        timeline=timeline,
+        findings=findings_of(planned, reading.program, timeline, memory, compilation.mesh),
+        notes=reading.notes,
+    )
+
+
+def _clock(planned: PlannedRun) -> float:
+    fact = planned.cluster.chip.fact("core.clock_hz")
+    assert fact is not None, "a chip that the compiler knows has a clock"
+    assert isinstance(fact.value, int | float)
+    return float(fact.value)
+
+
+def _predicted_flops(planned: PlannedRun) -> float:
+    estimate = planned.document.get("estimate")
+    parts: Mapping[str, Any] = estimate if isinstance(estimate, Mapping) else {}
+    tokens = planned.workload.batch_tokens / planned.layout.chips_used
+    devices = planned.cluster.chip.devices_per_chip
+    each = float(parts.get("flops_per_token_causal", planned.flops_per_token))
+    again = float(parts.get("flops_per_token_recomputed", 0.0))
+    return (each + again) * tokens / devices
+
+
+def _memory(planned: PlannedRun, compilation: Compilation) -> MemoryVerdict | None:
+    counted = compilation.memory
+    if counted is None:
+        return None
+    estimate = planned.document.get("estimate")
+    parts = estimate.get("memory_per_chip", {}) if isinstance(estimate, Mapping) else {}
+    chip = planned.cluster.chip
+    share = 1 / chip.devices_per_chip
+    return MemoryVerdict(
+        arguments=counted.arguments,
+        temporaries=counted.total - counted.arguments,
+        total=counted.total,
+        usable=int(chip.hbm_bytes * share),
+        predicted_arguments=share * sum(float(parts.get(key, 0.0)) for key in ARGUMENTS),
+        predicted_temporaries=share * sum(float(parts.get(key, 0.0)) for key in TEMPORARIES),
+        predicted_total=share * float(parts.get("total", 0.0)),
+    )
+
+
+def _needed(compilation: Compilation) -> dict[str, Any]:
+    """What a compiler that refused said of memory."""
+    if compilation.status != "too_large":
+        return {}
+    return {
+        "total": compilation.needed,
+        "usable": compilation.usable,
+        "space": compilation.space,
+    }

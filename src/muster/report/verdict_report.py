@@ -1,0 +1,198 @@
+"""`muster verify` and `muster inspect` on a terminal."""
+
+from collections.abc import Sequence
+
+from rich.console import Console
+from rich.text import Text
+
+from muster.proof.reading import CollectiveVerdict, Reading
+from muster.proof.timeline import Timeline
+from muster.proof.verdict import Verdict
+from muster.report.columns import Column, shown
+from muster.report.terminal import BAD, GOOD, QUIET, WARN, Grid, console, title
+from muster.units import format_bytes, format_flops, format_seconds
+
+COLLECTIVES = (
+    Column("kind", left=True),
+    Column("axes", left=True),
+    Column("count", rank=2),
+    Column("bytes a chip"),
+    Column("strategy", left=True, rank=1, folds=True),
+    Column("time"),
+    Column("exposed"),
+)
+COSTS = (
+    Column("operation", left=True, folds=True),
+    Column("runs", rank=1),
+    Column("time", rank=2),
+    Column("of the core"),
+)
+
+
+def print_verdict(verdict: Verdict) -> None:
+    """Print the whole verdict on a plan."""
+    screen = console()
+    done = verdict.compilation
+    planned = verdict.planned
+    versions = ", ".join(f"{name} {number}" for name, number in done.versions.items())
+    how = "found compiled" if done.kept else f"compiled in {format_seconds(done.compile_seconds)}"
+    screen.print(title(f"{planned.architecture.name} on {planned.cluster.name}", how))
+    screen.print(_headline(verdict))
+    screen.print(Text(f"{planned.layout}, remat {planned.remat.value}; {versions}", style=QUIET))
+    screen.print()
+    _memory(verdict, screen)
+    if verdict.timeline is not None:
+        _step(verdict, screen)
+        print_collectives(verdict.collectives, screen)
+        print_costs(verdict.timeline, screen)
+        _findings(verdict, screen)
+    for note in verdict.notes:
+        screen.print(Text(f"! {note}", style=WARN))
+
+
+def print_reading(reading: Reading, name: str) -> None:
+    """Print what a program tells of itself."""
+    screen = console()
+    timeline = reading.timeline
+    screen.print(title(name, f"{reading.program.name}, {reading.program.devices:,} devices"))
+    screen.print(
+        Text(
+            f"step {format_seconds(timeline.seconds)}, estimated from the schedule; computes "
+            f"{format_seconds(timeline.of_kind('compute', 'kernel'))} "
+            f"({reading.cycles.compute:,} estimated cycles), waits "
+            f"{format_seconds(timeline.exposed_communication)} for collectives; "
+            f"{format_flops(reading.flops)} of matmuls and kernels"
+        )
+    )
+    screen.print()
+    print_collectives(reading.collectives, screen)
+    print_costs(timeline, screen)
+    for note in reading.notes:
+        screen.print(Text(f"! {note}", style=WARN))
+
+
+def _headline(verdict: Verdict) -> Text:
+    done, memory = verdict.compilation, verdict.memory
+    if memory is not None:
+        share = memory.total / memory.usable
+        figures = f"{format_bytes(memory.total)} of {format_bytes(memory.usable)} ({share:.0%})"
+        if memory.fits:
+            return Text(f"passes: the TPU compiler counts {figures}", style=GOOD)
+        return Text(f"does not fit: the TPU compiler counts {figures}", style=BAD)
+    if done.status == "too_large":
+        return Text(
+            f"does not fit: the TPU compiler needs {format_bytes(done.needed)} of "
+            f"{format_bytes(done.usable)} of {done.space}",
+            style=BAD,
+        )
+    return Text(f"does not compile: {done.message}", style=BAD)
+
+
+def _memory(verdict: Verdict, screen: Console) -> None:
+    memory = verdict.memory
+    if memory is None:
+        return
+    table = Grid(header=True, gap=2)
+    for name, justify in (("", "left"), ("compiler", "right"), ("plan", "right"), ("", "left")):
+        table.add_column(name, justify=justify)  # type: ignore[arg-type]
+    rows = (
+        ("state and batch", memory.arguments, memory.predicted_arguments, "arguments of the step"),
+        ("within the step", memory.temporaries, memory.predicted_temporaries, "temporaries, code"),
+        ("total", memory.total, memory.predicted_total, f"of {format_bytes(memory.usable)}"),
+    )
+    for name, compiled, predicted, what in rows:
+        table.add_cells(name, format_bytes(compiled), format_bytes(predicted), what)
+    screen.print(title("Memory", "of one device"))
+    screen.print(table)
+    screen.print()
+
+
+def _step(verdict: Verdict, screen: Console) -> None:
+    timeline = verdict.timeline
+    assert timeline is not None
+    assert verdict.mfu is not None
+    table = Grid(header=True, gap=2)
+    for name, justify in (("", "left"), ("compiler", "right"), ("plan", "right"), ("", "left")):
+        table.add_column(name, justify=justify)  # type: ignore[arg-type]
+    planned = verdict.planned
+    table.add_cells(
+        "FLOPs",
+        format_flops(verdict.compiled_flops),
+        format_flops(verdict.predicted_flops),
+        "matmuls and attention of one device, loops multiplied out",
+    )
+    table.add_cells(
+        "computes",
+        format_seconds(verdict.compute_seconds),
+        "",
+        f"{verdict.compute_cycles:,} estimated cycles, and kernels by their shapes",
+    )
+    table.add_cells(
+        "waits",
+        format_seconds(timeline.exposed_communication),
+        "",
+        f"for collectives, of {format_seconds(timeline.communication)} in all",
+    )
+    table.add_cells(
+        "step",
+        format_seconds(timeline.seconds),
+        format_seconds(planned.step_seconds),
+        "estimated from the schedule: no chip has run it",
+    )
+    table.add_cells("MFU", f"{verdict.mfu:.1%}", f"{planned.mfu:.1%}", "6N")
+    screen.print(title("Step"))
+    screen.print(table)
+    screen.print()
+
+
+def print_collectives(rows: Sequence[CollectiveVerdict], screen: Console) -> None:
+    """Print what a step sends, the longest first."""
+    if not rows:
+        return
+    screen.print(
+        title("Collectives", "of one step; exposed is what does not hide behind work")
+    )
+    cells: list[dict[str, str | Text]] = [
+        {
+            "kind": f"{row.kind}{'' if row.asynchronous else ' (sync)'}",
+            "axes": " x ".join(row.axes) or "-",
+            "count": f"{row.count:,}",
+            "bytes a chip": format_bytes(row.bytes_per_chip),
+            "strategy": row.strategy or "-",
+            "time": format_seconds(row.seconds),
+            "exposed": format_seconds(row.exposed_seconds),
+        }
+        for row in rows
+    ]
+    screen.print(shown(COLLECTIVES, cells))
+    screen.print()
+
+
+def print_costs(timeline: Timeline, screen: Console) -> None:
+    """Print the operations that take most of the core's time."""
+    screen.print(title("Costliest operations", "by the model's own names"))
+    cells: list[dict[str, str | Text]] = [
+        {
+            "operation": cost.label,
+            "runs": f"{cost.count:,}",
+            "time": format_seconds(cost.seconds),
+            "of the core": f"{cost.exposed / timeline.seconds:.1%}",
+        }
+        for cost in timeline.costliest()
+    ]
+    screen.print(shown(COSTS, cells))
+    screen.print()
+
+
+def _findings(verdict: Verdict, screen: Console) -> None:
+    if not verdict.findings:
+        return
+    screen.print(title("Findings", "the costliest first"))
+    table = Grid(gap=2)
+    table.add_column(justify="right")
+    table.add_column(ratio=1)
+    for each in verdict.findings:
+        cost = format_seconds(each.cost_seconds) if each.cost_seconds else "memory"
+        table.add_cells(cost, f"{each.what}; better: {each.change}")
+    screen.print(table)
+    screen.print()
