@@ -8,9 +8,11 @@ may run here. `muster.proof.compiler` is what others call.
 """
 
 import json
+import os
 import re
 import resource
 import sys
+import threading
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -132,8 +134,21 @@ def refusal(error: Exception) -> dict[str, Any]:
     }
 
 
+def end_with_parent() -> None:
+    """End this process when the one that asked for it is gone: nobody waits for its result."""
+    parent = os.getppid()
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(1.0)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
 def main(arguments: Sequence[str]) -> int:
     """Compile one request; whatever it comes to is written as a result."""
+    end_with_parent()
     request_path, folder = Path(arguments[0]), Path(arguments[1])
     request = json.loads(request_path.read_text("utf-8"))
     try:

@@ -11,6 +11,7 @@ import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from muster.proof.hlo.groups import (
     Groups,
@@ -216,13 +217,23 @@ def _kind(op: Op, inner: Op) -> str:
 
 def _between(op: Op, mesh: Mapping[str, int], devices: int) -> tuple[Groups, tuple[str, ...], int]:
     """The devices, mesh axes and ways of a collective."""
-    if op.base == "collective-permute":
-        pairs = parse_pairs(op.attributes.get("source_target_pairs", ""))
-        return pairs, axes_crossed(pairs, mesh), max(map(len, _rings(pairs)), default=0)
-    groups = parse_groups(op.attributes.get("replica_groups", ""), devices)
+    shifts = op.base == "collective-permute"
+    written = op.attributes.get("source_target_pairs" if shifts else "replica_groups", "")
+    return _devices_of(written, tuple(mesh.items()), devices, shifts=shifts)
+
+
+@lru_cache(maxsize=1024)
+def _devices_of(
+    written: str, mesh: tuple[tuple[str, int], ...], devices: int, *, shifts: bool
+) -> tuple[Groups, tuple[str, ...], int]:
+    """The same, once for each spelling: devices are thousands, collectives hundreds."""
+    if shifts:
+        pairs = parse_pairs(written)
+        return pairs, axes_crossed(pairs, dict(mesh)), max(map(len, _rings(pairs)), default=0)
+    groups = parse_groups(written, devices)
     if not groups:
         return (), (UNKNOWN_GROUPS,), devices
-    return groups, axes_of(groups[0], mesh), len(groups[0])
+    return groups, axes_of(groups[0], dict(mesh)), len(groups[0])
 
 
 def _rings(pairs: Groups) -> Iterator[list[int]]:
