@@ -1,9 +1,7 @@
 """The verdict on a plan from a compilation that is at hand, and the command that prints it."""
 
 import json
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -25,7 +23,7 @@ def planned(name: str = NAME) -> PlannedRun:
 
 
 def compilation(tmp_path: Path, *, temporaries: int = 3 * GB, name: str = NAME) -> Compilation:
-    facts: Mapping[str, Any] = facts_of(name)
+    facts = facts_of(name)
     text = tmp_path / "program.hlo.txt"
     text.write_text(text_of(name), "utf-8")
     memory = Memory(
