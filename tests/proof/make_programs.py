@@ -62,9 +62,7 @@ MADE: dict[str, Made] = {
 OPTIONS: dict[str, dict[str, str]] = {
     "llama-v5p-async": {
         "xla_tpu_prefer_async_allgather_to_allreduce": "true",
-        "xla_tpu_enable_async_collective_fusion": "true",
-        "xla_tpu_enable_async_collective_fusion_fuse_all_gather": "true",
-        "xla_tpu_enable_async_collective_fusion_multiple_steps": "true",
+        "xla_tpu_enable_ag_backward_pipelining": "true",
         "xla_tpu_overlap_compute_collective_tc": "true",
         "xla_enable_async_all_gather": "true",
     },

@@ -9,7 +9,7 @@ again, `rematted_computation`. What has neither belongs to the update of the par
 
 import re
 
-from muster.proof.hlo.kinds import is_pallas, kernel_name
+from muster.proof.hlo.kinds import MEGASCALE, is_pallas, kernel_name
 from muster.proof.hlo.known import COLLECTIVES
 from muster.proof.hlo.program import Computation, Op, Program
 
@@ -79,7 +79,8 @@ def label(
         what, function = kernel_name(op), ""
     elif not name and computation is not None:
         source = _named_source(program, computation, op)
-        name, what = source, f"{op.base} of {words(source)}" if source else op.base
+        called = _called(op)
+        name, what = source, f"{called} of {words(source)}" if source else called
     where = name if name.startswith(_TRACED) else around
     parts = [
         direction(where),
@@ -88,6 +89,15 @@ def label(
         f"({function})" if function else "",
     ]
     return " ".join(part for part in parts if part)
+
+
+def _called(op: Op) -> str:
+    """What to call an operation that the model does not name."""
+    said = op.attributes.get("frontend_attributes", "")
+    if MEGASCALE not in said:
+        return op.base
+    kind = said.partition(MEGASCALE)[2].partition('"')[0]
+    return f"{kind.lower().replace('_', '-')} between slices"
 
 
 def _named_source(program: Program, computation: Computation, op: Op) -> str:
