@@ -7,11 +7,12 @@ from types import ModuleType
 
 import pytest
 
-from muster.roofline.efficiency import DATA, NAMES
+from muster.roofline.efficiency import DATA, NAMES, best_matmul_share, with_own_rates
+from muster.validation.expected import expected_error
 from muster.validation.fitted import present_errors, sentence, stated_errors
 from muster.validation.predict import predict_setup
 from muster.validation.runs import RUNS_FILE, Run
-from muster.validation.score import Scores, score_runs
+from muster.validation.score import HALF_PRECISION, Scores, score_runs
 
 ROOT = RUNS_FILE.parents[4]
 
@@ -94,3 +95,28 @@ def test_groups_of_a_kin_count_for_its_chip(scores: Scores) -> None:
     assert "chip.h200" in apart
     assert "chip.h200" not in whole
     assert whole["chip.v5e"] == apart["chip.v5e"]
+
+
+def test_set_ups_with_rates_of_their_own_say_nothing_of_their_chip(scores: Scores) -> None:
+    """SimuMax's matmuls on B200 are fitted apart: no measure of other programs there."""
+    assert with_own_rates() == {"simumax"}
+    kin = tomllib.loads(DATA.read_text(encoding="utf-8"))["kin"]
+    apart = [g for g in scores.groups if g.setup.run.source_group == "simumax"]
+    assert len(apart) == 15
+    assert set(present_errors(apart, kin)) == {"software.simumax"}
+    known = expected_error("b200")
+    assert (known.fitted, known.measured) == ("gb200", False)
+    assert known.setups == len(
+        [
+            g
+            for g in scores.groups
+            if g.setup.cluster.chip.id == "gb200" and g.setup.formats.compute in HALF_PRECISION
+        ]
+    )
+
+
+def test_a_matmul_is_not_fitted_beyond_the_best_measured(script: ModuleType) -> None:
+    best = best_matmul_share("h100")
+    assert best is not None
+    assert script.range_of("chip.h100.matmul").high == best
+    assert script.range_of("chip.a100.matmul").high == 1

@@ -100,6 +100,12 @@ def kin_of(chip_id: str) -> str:
     return str(_data()["kin"].get(chip_id, chip_id))
 
 
+@cache
+def with_own_rates() -> frozenset[str]:
+    """Software whose matmul rate is its own, so that it says nothing of others on its chip."""
+    return frozenset(name for name, table in _data()["software"].items() if "own_rates" in table)
+
+
 def _within_measured(
     data: Mapping[str, Any], chip_id: str, values: Mapping[str, float]
 ) -> dict[str, float]:

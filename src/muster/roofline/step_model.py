@@ -228,7 +228,8 @@ class StepModel:
         work = matmuls + moved
         t_tensor, t_sequence, t_expert = self.inner_traffic(layout, tokens, remat)
         x_tensor = exposed(t_tensor, work, fit.hide_tensor)
-        x_sequence = exposed(t_sequence, matmuls, fit.hide_sequence)
+        left = max(0.0, work - (t_tensor - x_tensor))
+        x_sequence = exposed(t_sequence, min(matmuls, left), fit.hide_sequence)
         t_fsdp = weights_seconds(
             groups,
             dense=dense,
@@ -239,7 +240,7 @@ class StepModel:
         )
         if self.software.holds_in_pipeline and layout.stage > 1:
             t_fsdp /= layout.microbatches
-        left = max(0.0, work - (t_tensor - x_tensor) - (t_sequence - x_sequence))
+        left = max(0.0, left - (t_sequence - x_sequence))
         t_host = self.host_seconds(layers)
         return Microbatch(
             matmuls=matmuls,

@@ -10,7 +10,7 @@ import tomllib
 from dataclasses import dataclass
 from functools import cache
 
-from muster.roofline.efficiency import DATA
+from muster.roofline.efficiency import DATA, with_own_rates
 from muster.validation.clusters import chip_id
 from muster.validation.runs import RUNS_FILE
 
@@ -68,10 +68,15 @@ def read_sentence(text: str) -> tuple[int, float] | None:
 
 @cache
 def _measured() -> dict[str, tuple[int, tuple[str, ...]]]:
-    """Complete half-precision rows, and their sources, by chip."""
+    """Complete half-precision rows, and their sources, by chip.
+
+    Sources whose program has rates of its own are left out; it is called as they are.
+    """
     rows: dict[str, list[str]] = {}
     with RUNS_FILE.open(encoding="utf-8", newline="") as stream:
         for row in csv.DictReader(stream):
+            if row["source_group"] in with_own_rates():
+                continue
             if row["complete"] == "yes" and row["compute_dtype"].lower().startswith(("bf", "fp16")):
                 rows.setdefault(row["hardware"], []).append(row["source_group"])
     found: dict[str, list[str]] = {}

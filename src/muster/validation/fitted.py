@@ -12,7 +12,7 @@ import tomllib
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from muster.roofline.efficiency import DATA
+from muster.roofline.efficiency import DATA, with_own_rates
 from muster.validation.predict import software_of
 from muster.validation.score import GroupScore, hardware_of, is_half_precision
 
@@ -44,8 +44,8 @@ def present_errors(groups: Iterable[GroupScore], kin: Mapping[str, str]) -> Stat
     for each in groups:
         prefix = "" if is_half_precision(each) else "narrow_"
         chip = hardware_of(each)
-        tables = [f"chip.{kin.get(chip, chip)}"]
         software = software_of(each.setup).name
+        tables = [] if software in with_own_rates() else [f"chip.{kin.get(chip, chip)}"]
         if not prefix and (software != "xla" or each.setup.cluster.chip.kind == "tpu"):
             tables.append(f"software.{software}")
         for table in tables:
