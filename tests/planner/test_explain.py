@@ -223,11 +223,19 @@ def test_a_rule_that_says_otherwise_is_explained_by_the_layout(
         assert all(says in line and "math is busy" in line for line in lines)
 
 
+@pytest.mark.parametrize(("hardware", "batch"), [("v6e:1x1", "64seq"), ("h100:1", "512seq")])
+def test_one_chip_is_singular(hardware: str, batch: str) -> None:
+    plan = plan_of("llama-3.2-1b", hardware, batch)
+    assert has(plan, "this chip ")
+    for line in (*plan.reasons, *plan.warnings):
+        assert not re.search(r"\b1 (chips|microbatches|sequences)\b", line)
+
+
 def test_a_rule_of_memory_that_says_otherwise_is_explained() -> None:
     plan = plan_of("llama-3-70b", "v5p:4x4x4", "4M")
     assert plan.fits
     assert rule_of(plan, "fewest-chips").holds is False
-    line = reason(plan, "the book's rule asks for 114 chips, 64 are enough")
+    line = reason(plan, "the book's rule asks for 114 chips, and it fits on 64")
     assert f"remat {plan.choice.remat}" in line
     assert not has(plan_of("llama-3-70b", "v5p:8x8x8", "4M"), "the book's rule asks for")
 

@@ -10,6 +10,7 @@ from muster.planner.choice import ROOMY, Choice, Minimize, Restrictions
 from muster.planner.constraints import divisors, kv_copies, shard_obstacle
 from muster.planner.host import ASSUMED_BYTES, host_share
 from muster.planner.nearest import Change
+from muster.planner.sizes import chips_text
 from muster.roofline.workload import Workload
 from muster.units import format_bytes, format_count, format_seconds
 
@@ -82,7 +83,8 @@ def _host(cluster: Cluster, choice: Choice) -> Iterator[str]:
     """What is to know about activations that wait in the host's memory."""
     chip, taken = cluster.chip, choice.memory.host
     share, hosts = host_share(chip), chip.chips_per_host
-    each = f"{format_bytes(taken)} a chip, {format_bytes(taken * hosts)} of a host of {hosts} chips"
+    whole = f"{format_bytes(taken * hosts)} of a host of {chips_text(hosts)}"
+    each = f"{format_bytes(taken)} a chip, {whole}"
     if not share.known:
         yield (
             f"activations take {each}, whose memory is not known for {chip.name}: "
@@ -105,7 +107,7 @@ def does_not_fit(cluster: Cluster, choice: Choice, nearest: Sequence[Change]) ->
     )
     state = memory.params + memory.gradients + memory.optimizer
     if state > memory.usable and choice.layout.chips_used == cluster.chips:
-        these = "this chip" if cluster.chips == 1 else f"these {cluster.chips:,} chips"
+        these = "this chip" if cluster.chips == 1 else f"these {chips_text(cluster.chips)}"
         head += (
             f"; parameters, gradients and optimizer alone are {format_bytes(state)} a chip: no "
             f"sharding over {these} can hold them"
@@ -135,14 +137,16 @@ def idle_chips(
     if bookable:
         line += f"; {_cannot_be_scheduled(choice)}: {_booked(bookable)}"
     else:
-        line += f"; book {choice.cluster.name} ({choice.layout.chips_used:,} chips) for this plan"
+        line += (
+            f"; book {choice.cluster.name} ({chips_text(choice.layout.chips_used)}) for this plan"
+        )
     many = choice.layout.chips_used < (1 - MANY_IDLE) * cluster.chips
     other = filled_cluster(architecture, cluster, workload, choice) if many else None
     if other is None:
         return line
     return (
-        f"{line}. The batch also fills {other.cluster.name} ({other.cluster.chips:,} chips, a step "
-        f"takes {format_seconds(other.seconds)})"
+        f"{line}. The batch also fills {other.cluster.name} "
+        f"({chips_text(other.cluster.chips)}, a step takes {format_seconds(other.seconds)})"
     )
 
 

@@ -116,7 +116,7 @@ def _chips(asked: _Asked, workload: Workload, choice: Choice, steps: int) -> Ite
     for power in range(1, steps + 1):
         cluster = scaled_cluster(choice.cluster, 2.0**power)
         point = asked.at(cluster, workload) if cluster else None
-        if point is None:
+        if point is None or point.choice.layout.chips_used <= before.layout.chips_used:
             return
         yield point
         if before.seconds < SCALES * point.choice.seconds:

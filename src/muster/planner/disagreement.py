@@ -8,6 +8,7 @@ from muster.planner.binding import bound_of
 from muster.planner.choice import Choice
 from muster.planner.differences import TRAFFIC
 from muster.planner.rules import Rule
+from muster.planner.sizes import chips_text
 from muster.roofline.flops import six_n
 from muster.roofline.mfu import active_params
 from muster.roofline.workload import Workload
@@ -68,7 +69,8 @@ def _why(
     if traffic["expert"]:
         yield "the rule does not know of the tokens' way to their experts"
     if layout.chips_used < cluster.chips:
-        yield f"{cluster.chips - layout.chips_used:,} chips have no work"
+        idle = cluster.chips - layout.chips_used
+        yield f"{idle:,} of {cluster.chips:,} chips have no work"
 
 
 def _memory(rule: Rule, choice: Choice) -> str:
@@ -81,17 +83,15 @@ def _memory(rule: Rule, choice: Choice) -> str:
         "gathered weights": memory.gathered,
         "reserve": memory.reserve,
     }
+    asks = f"the book's rule asks for {chips_text(round(rule.bound))}"
     if memory.fits:
         host = f" and {format_bytes(memory.host)} on its host" if memory.host else ""
         return (
-            f"the book's rule asks for {rule.bound:,.0f} chips, {choice.layout.chips_used:,} are "
-            f"enough: the rule keeps 2 checkpoints a layer of the whole batch, this plan "
+            f"{asks}, and it fits on {choice.layout.chips_used:,}: the rule keeps 2 checkpoints a "
+            f"layer of the whole batch, this plan "
             f"{format_bytes(memory.activations)} a chip of activations{host}, with remat "
             f"{choice.remat} and {m} microbatch{'' if m == 1 else 'es'}"
         )
     largest = sorted((name for name in kept if kept[name]), key=lambda name: -kept[name])[:2]
     named = " and ".join(f"{format_bytes(kept[name])} of {name}" for name in largest)
-    return (
-        f"the book's rule asks for {rule.bound:,.0f} chips only: it splits everything evenly over "
-        f"them, and each chip has {named} besides"
-    )
+    return f"{asks} only: it splits everything evenly over them, and each chip has {named} besides"

@@ -20,6 +20,7 @@ from muster.planner.differences import TRAFFIC, changed, differences, priced, te
 from muster.planner.disagreement import disagreements, mixed_rule
 from muster.planner.rules import Rule
 from muster.planner.search import search
+from muster.planner.sizes import chips_text
 from muster.roofline.efficiency import Efficiency, efficiency
 from muster.roofline.remat import Remat
 from muster.roofline.software import default_software
@@ -157,7 +158,7 @@ def _runner_up(asked: Question) -> Iterator[str]:
     sign = "more" if slower >= 0 else "less"
     pace = f"{format_seconds(abs(slower))} {sign} a step ({terms})" if slower else "the same step"
     if asked.minimize == "cost":
-        where = f" on {its:,} chips, not {chips:,}" if its != chips else ""
+        where = f" on {chips_text(its)}, not {chips:,}" if its != chips else ""
         cost = priced(asked.workload, choice, other)
         yield f"{name} costs {_share(more)} more, {cost}: {pace}{where}"
     elif its > chips:
@@ -227,7 +228,12 @@ def _batches(asked: Question, around: Crossovers) -> Iterator[str]:
     book = ""
     if rule and rule.bound is not None:
         book = f"; from {rule.bound * asked.cluster.chips:,.0f} by the book's rule"
-    yield f"these {asked.cluster.chips:,} chips {line}{book}"
+    chips = asked.cluster.chips
+    if chips == 1:
+        one = line.replace("stay ", "stays ", 1).replace("are ", "is ")
+        yield f"this chip {one}{book}"
+    else:
+        yield f"these {chips_text(chips)} {line}{book}"
 
 
 def _chips(asked: Question, around: Crossovers) -> Iterator[str]:
@@ -237,14 +243,14 @@ def _chips(asked: Question, around: Crossovers) -> Iterator[str]:
     times = [asked.choice.seconds, *(point.choice.seconds for point in around.chips)]
     gains = [f"{before / after:.2f}" for before, after in pairwise(times)]
     last = around.chips[-1]
-    name = f"{last.choice.cluster.name} ({last.choice.layout.chips_used:,} chips)"
+    name = f"{last.choice.cluster.name} ({chips_text(last.choice.layout.chips_used)})"
     rule = mixed_rule(asked.rules)
     book = ""
     if rule and rule.bound is not None:
         most = asked.workload.batch_tokens / rule.bound
         book = f"; the book's rule has it compute-bound up to {most:,.0f} chips"
     if len(gains) == 1:
-        line = f"twice the chips, {name}, would make a step of this batch {gains[0]} times as fast"
+        line = f"on {name} a step of this batch would be {gains[0]} times as fast"
     else:
         line = (
             f"doubling the chips makes a step of this batch {', then '.join(gains)} times as fast, "
@@ -274,7 +280,8 @@ def _closed_form(asked: Question) -> Iterator[str]:
     elif other.seconds <= asked.choice.seconds and thin:
         yield f"{line}; it is left out: {thin.message}"
     elif other.seconds <= asked.choice.seconds:
-        yield f"{line}: {format_seconds(other.seconds)} a step on {other.layout.chips_used:,} chips"
+        chips = chips_text(other.layout.chips_used)
+        yield f"{line}: {format_seconds(other.seconds)} a step on {chips}"
     else:
         slower = other.seconds - asked.choice.seconds
         terms = terms_text(differences(asked.choice.step, other.step), slower)

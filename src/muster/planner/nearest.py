@@ -24,7 +24,7 @@ from muster.hardware.shapes import legal_shapes, shapes_with
 from muster.models.architecture import Architecture
 from muster.planner.choice import EQUAL, Choice, Minimize, Restrictions
 from muster.planner.search import search
-from muster.planner.sizes import scaled_batch, scaled_sequence
+from muster.planner.sizes import chips_text, scaled_batch, scaled_sequence
 from muster.roofline.remat import Remat
 from muster.roofline.workload import Workload
 from muster.units import format_bytes, format_seconds
@@ -246,7 +246,7 @@ def _smallest(asked: _Asked, clusters: Iterable[Cluster]) -> Iterator[_Asked]:
     large ones, then halves.
     """
     sizes = [
-        asked.but("cluster", f"on {where.name} ({where.chips:,} chips)", cluster=where)
+        asked.but("cluster", f"on {where.name} ({chips_text(where.chips)})", cluster=where)
         for where in clusters
     ]
     low, high, step = 0, len(sizes), 1

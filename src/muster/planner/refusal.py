@@ -23,6 +23,7 @@ from muster.planner.constraints import (
     tensor_obstacles,
 )
 from muster.planner.meshes import Meshes, filled_by
+from muster.planner.sizes import chips_text
 from muster.roofline.workload import Workload
 from muster.sharding.mesh import Layout
 
@@ -221,7 +222,8 @@ class _Asked:
         elif most and not any(
             filled_by(cluster, size) for size in range(1, most // cluster.slices + 1)
         ):
-            yield f"no slice of {cluster.chip.id} has as few as {most // cluster.slices} chips"
+            few = chips_text(most // cluster.slices)
+            yield f"no slice of {cluster.chip.id} has as few as {few}"
         if ways > chips:
             yield f"these ways are {ways:,} chips of a slice of {chips:,}"
         elif not any(filled_by(cluster, size) for size in range(ways, chips + 1, ways)):

@@ -13,6 +13,15 @@ MOST_SWITCHED_CHIPS = 1 << 20
 NEARBY = 1 / 15
 
 
+def chips_text(chips: int) -> str:
+    """So many chips, in words.
+
+    >>> chips_text(1), chips_text(8192)
+    ('1 chip', '8,192 chips')
+    """
+    return "1 chip" if chips == 1 else f"{chips:,} chips"
+
+
 def scaled_batch(workload: Workload, factor: float, cluster: Cluster) -> Workload | None:
     """A batch of about `factor` as many sequences that splits over the slices; None below one."""
     sequences = _sequences(workload.batch_sequences * factor, cluster)
@@ -77,7 +86,12 @@ def scaled_cluster(cluster: Cluster, factor: float) -> Cluster | None:
     if chips > most:
         return replace(cluster, slices=round(factor))
     sizes = {math.prod(shape) for shape in shapes}
-    nearest = min(sizes, key=lambda size: (abs(math.log(size / chips)), size)) if chips >= 1 else 0
+
+    def distance(size: int) -> tuple[float, int]:
+        """How far a size is off; of two the one farther from the given one."""
+        return abs(math.log(size / chips)), -size if factor > 1 else size
+
+    nearest = min(sizes, key=distance) if chips >= 1 else 0
     if not nearest:
         return None
     return Cluster(slice=slice_of(cluster.chip, shapes_with(rule, nearest)[0]))
