@@ -36,6 +36,7 @@ def test_a_step_is_what_the_main_core_does_and_waits_for(name: str) -> None:
     step = timed(name)
     assert step.seconds == pytest.approx(sum(cost.exposed for cost in step.costs), rel=1e-6)
     assert 0 <= step.exposed_communication <= step.communication * (1 + 1e-9)
+    assert all(cost.exposed <= cost.seconds + 1e-12 for cost in step.costs)
 
 
 @pytest.mark.parametrize("name", NAMES)

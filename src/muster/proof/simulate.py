@@ -1,6 +1,6 @@
 """Walks a schedule and keeps the time of the main core and of everything that runs beside it."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from muster.errors import BadInput
@@ -82,6 +82,16 @@ class Part:
     spans: list[Span] = field(default_factory=list)
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Held:
+    """What kept tracks busy, and when."""
+
+    key: tuple[str, str]
+    tracks: tuple[str, ...]
+    begin: float
+    end: float
+
+
 @dataclass
 class _Running:
     """A computation while it is walked through.
@@ -90,6 +100,7 @@ class _Running:
         now: where the main core is.
         free: when each track is done with what it was given.
         due: of what was started and not waited for: when it is done, and its cost.
+        held: what has kept which tracks busy.
     """
 
     computation: Computation
@@ -97,6 +108,24 @@ class _Running:
     now: float = 0.0
     free: dict[str, float] = field(default_factory=dict)
     due: dict[str, tuple[float, tuple[str, str]]] = field(default_factory=dict)
+    held: list[_Held] = field(default_factory=list)
+
+    def causes(
+        self, key: tuple[str, str], end: float
+    ) -> Iterator[tuple[tuple[str, str], float, float]]:
+        """What a wait until `end` for what `key` costs is for: itself, or what was before it."""
+        own = next((set(held.tracks) for held in self.held if held.key == key), set())
+        now = self.now
+        for held in self.held:
+            begin, until = max(now, held.begin), min(end, held.end)
+            if until <= begin or own.isdisjoint(held.tracks):
+                continue
+            if begin > now:  # nothing that began here: a track was busy from before
+                yield key, now, begin
+            yield held.key, begin, until
+            now = until
+        if end > now:
+            yield key, now, end
 
     def busy(self) -> dict[str, float]:
         """For how long the tracks are still busy."""
@@ -216,22 +245,23 @@ class Watch:
 
     def _wait_until(self, at: _Running, op: Op, end: float, key: tuple[str, str]) -> None:
         """The main core waits for what `key` costs, if it is not done by now."""
-        waited = max(0.0, end - at.now)
-        if waited:
-            cost = at.part.costs[key]
-            at.part.costs[key] = replace(cost, exposed=cost.exposed + waited)
+        if end <= at.now:
+            return
+        for cause, begin, until in at.causes(key, end):
+            cost = at.part.costs[cause]
+            at.part.costs[cause] = replace(cost, exposed=cost.exposed + until - begin)
             at.part.spans.append(
                 Span(
                     name=op.name,
                     label=f"waits for {cost.label}",
                     kind=cost.kind,
                     track=MAIN,
-                    begin=at.now,
-                    seconds=waited,
+                    begin=begin,
+                    seconds=until - begin,
                     wait=True,
                 )
             )
-            at.now = end
+        at.now = end
 
     def _inline(self, at: _Running, op: Op) -> None:
         if op.opcode == "conditional":
@@ -299,6 +329,8 @@ class Watch:
         name = at.part.costs[at.computation.name, op.name].label
         at.part.spans.append(_span(op, name, kind, tracks[0], begin, seconds))
         at.free |= dict.fromkeys(tracks, begin + seconds)
+        key = (at.computation.name, op.name)
+        at.held.append(_Held(key=key, tracks=tracks, begin=begin, end=begin + seconds))
         return begin + seconds
 
     def _add(
