@@ -1,5 +1,11 @@
 """What the compiler's refusals say, in the words that it has used."""
 
+import os
+import signal
+import subprocess
+import sys
+import time
+
 import pytest
 
 from muster.proof.compile import refusal
@@ -52,3 +58,37 @@ def test_too_large(said: str, needed: float, usable: float, space: str) -> None:
 def test_refused(said: str, message: str) -> None:
     found = refusal(RuntimeError(said))
     assert (found["status"], found["message"]) == ("refused", message)
+
+
+ORPHAN = """
+import subprocess, sys, time
+child = subprocess.Popen([sys.executable, "-c", '''
+import sys, time
+from muster.proof.compile import end_with_parent
+end_with_parent()
+print("ready", flush=True)
+time.sleep(60)
+'''], stdout=subprocess.PIPE, text=True)
+print(child.stdout.readline().strip(), child.pid, flush=True)
+time.sleep(60)
+"""
+
+
+@pytest.mark.slow
+def test_a_compilation_ends_with_the_process_that_asked() -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", ORPHAN], stdout=subprocess.PIPE, text=True
+    ) as asking:
+        assert asking.stdout is not None
+        ready, pid = asking.stdout.readline().split()
+        assert ready == "ready"
+        os.kill(int(pid), 0)
+        asking.kill()
+    for _ in range(300):
+        time.sleep(0.1)
+        try:
+            os.kill(int(pid), 0)
+        except ProcessLookupError:
+            return
+    os.kill(int(pid), signal.SIGKILL)
+    pytest.fail("the child outlived the process that asked for it")
