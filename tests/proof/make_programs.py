@@ -54,18 +54,8 @@ MADE: dict[str, Made] = {
     "llama-v6e-tensor4": (LLAMA, "v6e:4x4", {"fsdp": 4, "tensor": 4}, 16, "none"),
     "llama-7x-fsdp8": (LLAMA, "v7x:2x2x2", {"fsdp": 8}, 16, "none"),
     "llama-v5p-one-chip": (LLAMA, "v5p:1x1x1", {}, 1, "none"),
-    "llama-v5p-async": (LLAMA, "v5p:4x4x4", {"fsdp": 64}, 64, "minimal"),
     "llama-v6e-offload": (LLAMA, "v6e:2x2", {"fsdp": 4}, 4, "offload"),
     "mixtral-v5p-expert4": (MIXTRAL, "v5p:2x2x4", {"fsdp": 4, "expert": 4}, 16, "minimal"),
-}
-# Compiler options, where a program was not made with the defaults.
-OPTIONS: dict[str, dict[str, str]] = {
-    "llama-v5p-async": {
-        "xla_tpu_prefer_async_allgather_to_allreduce": "true",
-        "xla_tpu_enable_ag_backward_pipelining": "true",
-        "xla_tpu_overlap_compute_collective_tc": "true",
-        "xla_enable_async_all_gather": "true",
-    },
 }
 
 
@@ -93,7 +83,7 @@ def plan_of(name: str) -> PlannedRun:
 def make(name: str) -> None:
     """Compile one and write it."""
     plan = plan_of(name)
-    made = compile_plan(plan, options=OPTIONS.get(name))
+    made = compile_plan(plan)
     sys.stdout.write(f"{name} {made.status} {made.message} {made.compile_seconds:.0f} s\n")
     if made.text is None:
         return
@@ -104,7 +94,6 @@ def make(name: str) -> None:
         "mesh": made.mesh,
         "coordinates": made.coordinates,
         "versions": made.versions,
-        "options": made.options,
         "cost": made.cost,
     }
     (PROGRAMS / f"{name}.json").write_text(json.dumps(facts), "utf-8")
