@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 
 from muster.errors import BadInput
-from muster.hardware import parse_cluster
-from muster.proof.costs import COLLECTIVE, COMPUTE, GUESSED, KERNEL, MAIN
+from muster.hardware import chip_by_name, parse_cluster
+from muster.proof.costs import COLLECTIVE, COMPUTE, FROM_HOST, GUESSED, KERNEL, MAIN, TO_HOST
 from muster.proof.hlo import compute_cycles, parse
 from muster.proof.timeline import Timeline, time_program
 from muster.proof.trace import trace_document, write_trace
+from muster.roofline.host_link import host_bandwidth
 from tests.proof.fixtures import NAMES, facts_of, program_of
 
 V5P = parse_cluster("v5p:2x2x1")
@@ -202,3 +203,14 @@ def test_loops_are_unrolled_a_few_times_in_the_trace() -> None:
 def test_a_trace_that_cannot_be_written(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="cannot write"):
         write_trace(timed("llama-v5p-one-chip"), tmp_path / "no" / "x.json", name="x")
+
+
+def test_offloaded_activations_cross_the_hosts_link_once_each_way() -> None:
+    """Of each of four layers: Q, K, V, attention's output, its sums, the residual, gate and up."""
+    step = timed("llama-v6e-offload")
+    T, D, F, heads, layers = 1024, 1024, 4096, 8, 4
+    kept = 2 * T * (5 * D + 2 * F) + 4 * heads * T
+    link = host_bandwidth(chip_by_name("v6e"))
+    for track in (TO_HOST, FROM_HOST):
+        copied = sum(span.seconds for span in step.spans if span.track == track)
+        assert copied == pytest.approx(layers * kept / link, rel=1e-6)

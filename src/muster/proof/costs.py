@@ -4,7 +4,8 @@ from dataclasses import dataclass
 
 from muster.proof.hlo.collectives import Collective
 
-MAIN, COPIES, HOST_LINK, SPARSE = "TensorCore", "copies", "host link", "SparseCore"
+MAIN, COPIES, SPARSE = "TensorCore", "copies", "SparseCore"
+TO_HOST, FROM_HOST = "to the host", "from the host"
 COMPUTE, KERNEL, COLLECTIVE, COPY, GUESSED = "compute", "kernel", "collective", "copy", "guessed"
 
 

@@ -10,11 +10,12 @@ from muster.proof.costs import (
     COMPUTE,
     COPIES,
     COPY,
+    FROM_HOST,
     GUESSED,
-    HOST_LINK,
     KERNEL,
     MAIN,
     SPARSE,
+    TO_HOST,
     Cost,
     Span,
 )
@@ -36,6 +37,7 @@ from muster.proof.kernels import work_of
 from muster.proof.names import label
 from muster.proof.network import Interconnect
 from muster.roofline.efficiency import efficiency
+from muster.roofline.host_link import host_bandwidth
 
 UNROLLED = 2  # of a loop after its first time, in what is shown
 
@@ -61,15 +63,13 @@ def rates_of(chip: Chip) -> Rates:
     if clock is None or not isinstance(clock.value, int | float):
         raise BadInput(f"the clock of {chip.id} is not known; programs are timed on TPUs alone")
     fitted = efficiency(chip.id, "xla")
-    host = chip.fact("host.pcie_per_chip_oneway")
     devices = chip.devices_per_chip
-    known = host is not None and isinstance(host.value, int | float)
     return Rates(
         clock=float(clock.value),
         attention_flops=chip.bf16_flops * fitted.attention / devices,
         matmul_flops=chip.bf16_flops * fitted.matmul / devices,
         hbm=chip.hbm_bandwidth / devices,
-        host=(float(host.value) if known else chip.hbm_bandwidth / 100) / devices,  # type: ignore[union-attr,arg-type]
+        host=host_bandwidth(chip) / devices,
     )
 
 
@@ -216,11 +216,15 @@ class Watch:
             self._wait_until(at, op, end, key)
 
     def _copy(self, at: _Running, op: Op) -> None:
-        arrays = list(op.shape.arrays())
-        moved = arrays[1] if op.opcode == "slice-start" and len(arrays) > 1 else arrays[0]
-        to_host = any(array.memory_space == HOST for array in arrays)
-        track = HOST_LINK if to_host else COPIES
-        seconds = moved.padded_bytes / (self.rates.host if to_host else self.rates.hbm)
+        """A copy between memories; of a slice, where one is read or written."""
+        arrays = [array for array in op.shape.arrays() if array.numbers > 1]
+        moved = min((array.padded_bytes for array in arrays), default=0)
+        made = next((op.shape if op.opcode == "copy-start" else op.shape.elements[1]).arrays())
+        if any(array.memory_space == HOST for array in arrays):
+            track = TO_HOST if made.memory_space == HOST else FROM_HOST
+            seconds = moved / self.rates.host
+        else:
+            track, seconds = COPIES, moved / self.rates.hbm
         key = self._add(at, op, COPY, seconds, exposed=0.0)
         at.due[op.name] = (self._occupy(at, op, COPY, (track,), seconds), key)
 
