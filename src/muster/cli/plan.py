@@ -18,6 +18,8 @@ from muster.planner.search import Minimize, Restrictions
 from muster.planner.sweep import WHAT, Sweep, sweep_of
 from muster.planner.workload import make_workload
 from muster.roofline.remat import parse_remat
+from muster.roofline.software import default_software
+from muster.roofline.workload import usual_formats
 from muster.units import parse_count
 
 DOES_NOT_FIT = 1
@@ -68,17 +70,13 @@ MINIMIZE: tuple[Minimize, ...] = ("time", "cost", "chips")
 @click.option("--sweep", metavar="WHAT", help="Add a curve over batch, chips or seq.")
 @click.option(
     "--param-dtype",
-    default="bf16",
-    show_default=True,
     metavar="DTYPE",
-    help="Format of the parameters: bf16, f32.",
+    help="Format of the parameters: bf16, f32.  [default: bf16; on GPUs beside an f32 master]",
 )
 @click.option(
     "--optimizer-dtype",
-    default="f32",
-    show_default=True,
     metavar="DTYPE",
-    help="Format of Adam's two moments: f32, bf16.",
+    help="Format of Adam's two moments: f32, bf16.  [default: f32]",
 )
 @click.option(
     "--out", type=click.Path(path_type=Path), metavar="FILE", help="Write plan.json here."
@@ -100,8 +98,8 @@ def plan(
     max_chips: str | None,
     minimize: str,
     sweep: str | None,
-    param_dtype: str,
-    optimizer_dtype: str,
+    param_dtype: str | None,
+    optimizer_dtype: str | None,
     out: Path | None,
     html: Path | None,
     constants: str,
@@ -127,24 +125,26 @@ def plan(
         read_batch(batch),
         sequence_length=parse_count(seq, "--seq", binary=True) if seq is not None else None,
         train_tokens=parse_count(tokens, "--tokens") if tokens is not None else None,
-        param_dtype=param_dtype,
-        optimizer_dtype=optimizer_dtype,
+        param_dtype=param_dtype or "bf16",
+        optimizer_dtype=optimizer_dtype or "f32",
     )
+    formats_given = param_dtype is not None or optimizer_dtype is not None
     restrictions = Restrictions(
         fixed=fixed_ways(fix),
         remat=parse_remat(remat) if remat is not None else None,
         max_chips=parse_count(max_chips, "--max-chips") if max_chips is not None else None,
     )
+    clusters = [parse_cluster(name, constants=constants) for name in hardware]
     plans = [
         make_plan(
             architecture,
-            parse_cluster(name, constants=constants),
-            workload,
+            cluster,
+            workload if formats_given else usual_formats(workload, default_software(cluster.chip)),
             mfu=_fraction(mfu) if mfu is not None else None,
             restrictions=restrictions,
             minimize=least,
         )
-        for name in hardware
+        for cluster in clusters
     ]
     curve = sweep_of(plans[0], what, restrictions, minimize=least) if what else None
     files = {}

@@ -245,6 +245,8 @@ def _workload_json(workload: Workload) -> dict[str, object]:
         "compute_dtype": workload.compute_dtype,
         "optimizer": workload.optimizer,
         "optimizer_dtype": workload.optimizer_dtype,
+        "master_copy": workload.master_copy,
+        "gradient_dtype": workload.gradient_dtype or workload.param_dtype,
         "remat": workload.remat,
         "attention": workload.attention,
     }

@@ -129,11 +129,17 @@ def _layout(part: "_Part") -> Layout:
 
 
 def _workload(part: "_Part") -> Workload:
+    """The sizes and formats of a run.
+
+    A half-precision copy beside float32 masters trains as float32 parameters that are cast where
+    they are used: the same numbers in the same memory.
+    """
+    master = "master_copy" in part.holds and part.flag("master_copy")
     return Workload(
         sequence_length=part.whole("sequence_length"),
         batch_sequences=part.whole("batch_sequences"),
         train_tokens=None if part.holds.get("train_tokens") is None else part.whole("train_tokens"),
-        param_dtype=part.text("param_dtype"),
+        param_dtype="f32" if master else part.text("param_dtype"),
         compute_dtype=part.text("compute_dtype"),
         optimizer_dtype=part.text("optimizer_dtype"),
         remat=part.text("remat"),

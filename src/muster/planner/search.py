@@ -35,7 +35,7 @@ from muster.planner.host import host_share
 from muster.planner.meshes import Meshes, filled_by, schedules
 from muster.roofline.remat import Remat
 from muster.roofline.remat_policy import RematPolicy, remat_policy
-from muster.roofline.software import FLASH, AttentionKernel, Software
+from muster.roofline.software import AttentionKernel, Software, default_attention
 from muster.roofline.step_memory import StepMemory, stage_memory, step_memory
 from muster.roofline.step_time import StepModel
 from muster.roofline.workload import Workload
@@ -67,7 +67,7 @@ def search(
     *,
     minimize: Minimize = "time",
     software: Software | None = None,
-    attention: AttentionKernel = FLASH,
+    attention: AttentionKernel | None = None,
     within: float = WORTH_SHOWING,
 ) -> Found:
     """Find the layouts with the least predicted step time, cost or chips.
@@ -79,7 +79,7 @@ def search(
         restrictions: what is held fixed.
         minimize: a step's seconds, its chip-seconds, or the chips that it takes.
         software: who writes the step; None for what most people use on the chip.
-        attention: the attention kernel.
+        attention: the attention kernel; None for what most people use on the chip.
         within: up to how many times the least everything is to be found.
 
     Raises:
@@ -87,7 +87,8 @@ def search(
     """
     if workload.batch_sequences % cluster.slices:
         raise BadInput(_uneven(cluster, workload))
-    model = StepModel(architecture, cluster, workload, attention=attention, software=software)
+    kernel = attention or default_attention(cluster.chip)
+    model = StepModel(architecture, cluster, workload, attention=kernel, software=software)
     return _Search(model, restrictions or Restrictions(), minimize, within).run()
 
 
