@@ -112,6 +112,12 @@ def test_two_devices_of_a_chip_share_its_links() -> None:
     assert together == pytest.approx(V * 7 / 8 / 2)
 
 
+def test_chips_that_stand_apart() -> None:
+    assert CIRCLE.apart(exchange("all-gather", (0, 2, 4, 6))) == 2
+    assert CIRCLE.apart(exchange("all-gather", tuple(range(8)))) == 1
+    assert CIRCLE.apart(exchange("collective-permute", (0, 2), (2, 4))) == 1
+
+
 def test_hops_cost_time() -> None:
     slow = replace(CIRCLE, hop_seconds=1.0)
     what = exchange("all-gather", tuple(range(8)))

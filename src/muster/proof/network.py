@@ -71,6 +71,12 @@ class Interconnect:
         seconds = V * share / self._rate(collective, group) + self.hop_seconds * steps / 2
         return seconds * _passes(collective.kind)
 
+    def apart(self, collective: Collective) -> int:
+        """How far apart the chips of its groups stand; as many groups share their links."""
+        if collective.kind == "collective-permute":
+            return 1
+        return max(self._group(collective.groups).strides, default=1)
+
     def tracks(self, collective: Collective) -> tuple[str, ...]:
         """What a collective keeps busy: links of mesh axes, in one direction if it is a shift."""
         if collective.axes == (SLICE_AXIS,) and not collective.groups:

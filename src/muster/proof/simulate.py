@@ -208,6 +208,9 @@ class Watch:
         visit = Visit(op=op, times=1, computation=at.computation)
         found = collective_of(self.program, visit, inner, self.mesh)
         seconds = self.links.seconds(found)
+        if (apart := self.links.apart(found)) > 1:
+            axes = " and ".join(found.axes)
+            self.notes[f"chips of {axes} stand {apart} apart: {apart} groups share links"] = None
         key = self._add(at, op, COLLECTIVE, seconds, exposed=0.0, collective=found)
         end = self._occupy(at, op, COLLECTIVE, self.links.tracks(found), seconds)
         if found.asynchronous:
