@@ -33,6 +33,7 @@ ENTRY %main (p: f32[8]) -> f32[8] {{
   %b = f32[8]{{0}} bitcast(%p)
   %copy.3 = f32[8]{{0}} copy(%b)
   %kernel.12 = f32[8]{{0}} custom-call(%copy.3), custom_call_target="tpu_custom_call"
+  %copy.4 = f32[8]{{0}} copy(%b), metadata={{op_name="{JAX}/convert_element_type"}}
   ROOT %fusion = f32[8]{{0}} fusion(%copy.3), kind=kOutput, calls=%f
 }}
 """
@@ -44,6 +45,7 @@ def test_labels() -> None:
     named = {op.name: label(program, op, main, JAX) for op in main.ops}
     assert named["fusion"] == "backward layers btd,df->btf/dot_general"
     assert named["copy.3"] == "backward layers copy of state.params['head']"
+    assert named["copy.4"] == "backward layers copy of convert_element_type"
     assert named["kernel.12"] == "backward layers kernel"
     assert label(program, main.by_name["copy.3"]) == "copy"
 

@@ -81,6 +81,8 @@ def label(
         source = _named_source(program, computation, op)
         called = _called(op)
         name, what = source, f"{called} of {words(source)}" if source else called
+    elif op.opcode == "copy" and what:  # named after what it moves, which it is not
+        what = f"copy of {what}"
     where = name if name.startswith(_TRACED) else around
     parts = [
         direction(where),
