@@ -258,6 +258,21 @@ def test_an_address_is_no_folder(address: str) -> None:
         Checkpoints(Path(address))
 
 
+def test_a_backslash_would_lead_elsewhere(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match=r"back\\slash.* name a folder without one$"):
+        Checkpoints(tmp_path / "back\\slash")
+
+
+def test_steps_of_which_none_is_usable_are_still_found(run: Path, tmp_path: Path) -> None:
+    assert not Checkpoints(tmp_path / "new").found()
+    with Checkpoints(run) as saved:
+        assert saved.found()
+        for step in (1, 2):
+            lose_the_marker(run / str(step))
+        assert saved.latest() is None
+        assert saved.found()
+
+
 def test_a_failed_write_is_one_line_loses_nothing_and_the_next_save_works(
     run: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

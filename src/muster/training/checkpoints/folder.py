@@ -184,6 +184,19 @@ def check_no_address(folder: Path) -> None:
         raise BadInput(f"{folder} is an address; mount the bucket and name the folder instead")
 
 
+def check_no_backslash(folder: Path) -> None:
+    """Refuse a path that tensorstore would take for another: it reads a backslash as a slash.
+
+    Raises:
+        BadInput: there is a backslash in it.
+    """
+    if "\\" in str(folder):
+        raise BadInput(
+            f"cannot keep checkpoints in {folder}: the library that writes them takes a backslash"
+            " for a slash; name a folder without one"
+        )
+
+
 def check_room(folder: Path, bytes_needed: int) -> None:
     """Make sure that two checkpoints of `bytes_needed` can be written; creates the folder.
 

@@ -38,7 +38,7 @@ class Checkpoints:
             on process 0 in the background.
 
     Raises:
-        BadInput: the folder is an address such as gs://bucket/run.
+        BadInput: the folder is an address such as gs://bucket/run, or has a backslash in its path.
     """
 
     def __init__(
@@ -54,6 +54,7 @@ class Checkpoints:
         assert keep_last >= 1
         files.check_no_address(folder)
         self.folder = folder.absolute()
+        files.check_no_backslash(self.folder)
         self._reader = Reader(self.folder, vocab_size)
         options = SaveOptions(
             vocab_size=vocab_size,
@@ -91,6 +92,16 @@ class Checkpoints:
     def steps(self) -> list[int]:
         """Committed steps, rising; one whose record is unreadable is left out."""
         return self._reader.steps()
+
+    def found(self) -> bool:
+        """Whether there is a step at all, whole or not; its files are not looked at.
+
+        True where `latest` is None says that all are damaged: no reason to start afresh.
+
+        Raises:
+            BadInput: the folder cannot be read.
+        """
+        return bool(files.step_folders(self.folder))
 
     def latest(self) -> int | None:
         """The newest committed step; its files are not looked at."""
