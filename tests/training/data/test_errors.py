@@ -107,6 +107,7 @@ def test_text_that_is_not_utf8(tmp_path: Path) -> None:
         ('{"text": 5}', r"line 2: 'text' holds 5, not text or a list of token ids"),
         ('{"text": [1, "a"]}', r"line 2: 'text' holds \[1, 'a'\], not text .*"),
         ('{"text": [99999999999]}', r"line 2: 'text' holds ids beyond 32 bits"),
+        (r'{"text": "\ud800 hello"}', r"line 2 holds \\ud800, half a character .* of the data"),
         ('{"body": "a"}', r"line 2 has no 'text'; name the one .* --text-key, of 'body'"),
         ("[" * 100_000, r"line 2 is nested too deep or a number too long"),
     ],
@@ -214,6 +215,15 @@ def test_rows_that_do_not_fit(tmp_path: Path) -> None:
     [
         ({"sequence_length": 0}, "--seq 0 holds no token; it must be 1 or more"),
         ({"batch_sequences": 0}, "a batch of 0 sequences is empty; it must be 1 or more"),
+        (
+            {"batch_sequences": 10**12},
+            "a batch of 1,000,000,000,000 sequences is too large; at most 1,048,576 are read",
+        ),
+        (
+            {"sequence_length": 10**12, "batch_sequences": 2},
+            "a batch of 2 sequences of 1,000,000,000,000 tokens is too large; at most 268,435,456"
+            " tokens are read at once",
+        ),
         ({"seed": -1}, "--seed -1 is not between 0 and 4294967295"),
         ({"epochs": 0}, "--epochs 0 trains on nothing; it must be 1 or more"),
     ],
@@ -223,11 +233,18 @@ def test_numbers_out_of_range(settings: dict[str, object], expected: str, tmp_pa
 
 
 def test_ready_ids_beyond_the_vocabulary(tmp_path: Path) -> None:
-    path = file(tmp_path, "a.jsonl", line({"text": [1] * 600}) + line({"text": [1, 300]}))
-    expected = "document 1 holds the token id 300 and the model's vocab_size is 300"
-    assert error(path) == expected
-    path = file(tmp_path, "b.jsonl", line({"text": [1] * 600}) + line({"text": [-1, 3]}))
-    assert error(path) == expected.replace("id 300", "id -1")
+    fine = line({"text": [1] * 600})
+    path = file(tmp_path, "a.jsonl", fine + "\n" + line({"text": [1, 300]}))
+    expected = "a.jsonl: line 3 holds the token id 300 and the model's vocab_size is 300"
+    assert error(path).endswith(f"/{expected}")
+    path = file(tmp_path, "a.jsonl", fine + "\n" + line({"text": [-1, 3]}))
+    assert error(path).endswith(expected.replace("id 300", "id -1"))
+    pq.write_table(pa.table({"text": [[1] * 600, [1, 300]]}), tmp_path / "a.parquet")
+    before = file(tmp_path, "0.jsonl", fine)
+    assert re.search(
+        r"/a\.parquet: row 1 holds the token id 300 and",
+        error(tmp_path, paths=(before, tmp_path / "a.parquet")),
+    )
 
 
 def test_a_state_of_another_batch(tmp_path: Path) -> None:

@@ -270,6 +270,9 @@ class Counted:
         self.reads[index] += 1
         return Document(content=self.texts[index])
 
+    def where(self, index: int) -> str:
+        return f"document {index}"
+
 
 def test_each_host_reads_its_own_documents_alone_and_once() -> None:
     order = VisitOrder(documents=len(DOCUMENTS), rows=8, seed=5)

@@ -1,6 +1,7 @@
 """Ids, the end of a document, and vocabularies that do not fit."""
 
 import json
+import os
 import re
 from pathlib import Path
 
@@ -97,3 +98,18 @@ def test_tokenizers_that_cannot_be_loaded(tmp_path: Path) -> None:
         with pytest.raises(BadInput, match=r"is not a valid tokenizer\.json: .+") as caught:
             open_tokenizer(str(tmp_path), vocab_size=300, eos_token_id=None)
         assert "\n" not in str(caught.value)
+
+
+def test_an_unknown_token_outside_of_the_vocabulary_is_noticed_at_once(tmp_path: Path) -> None:
+    path = tmp_path / "tokenizer.json"
+    words = tokenizers.models.WordLevel({"a": 0}, unk_token="a")
+    tokenizers.Tokenizer(words).save(str(path))
+    path.write_text(path.read_text().replace('"unk_token": "a"', '"unk_token": "absent"'))
+    with pytest.raises(BadInput, match=r"tokenizer\.json cannot encode text: .*"):
+        open_tokenizer(str(path), vocab_size=300, eos_token_id=None)
+
+
+def test_a_pipe_is_no_tokenizer(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(BadInput, match=r"pipe is not a regular file; give a tokenizer\.json"):
+        open_tokenizer(str(tmp_path / "pipe"), vocab_size=300, eos_token_id=None)

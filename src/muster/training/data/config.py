@@ -6,6 +6,12 @@ from pathlib import Path
 from muster.errors import BadInput
 
 MOST_SEED = 2**32 - 1
+# A row of a batch takes a document of its own, whose numbers have 31 bits; the largest batches
+# that LLMs are trained with have some 16 thousand sequences, so a million leaves room.
+MOST_SEQUENCES = 2**20
+# Each of a batch's five arrays takes 4 bytes a token, 1 GiB at this many; the largest batches that
+# LLMs are trained with have some 60 million tokens.
+MOST_TOKENS = 2**28
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,6 +54,16 @@ class DataConfig:
         if self.batch_sequences < 1:
             raise BadInput(
                 f"a batch of {self.batch_sequences} sequences is empty; it must be 1 or more"
+            )
+        if self.batch_sequences > MOST_SEQUENCES:
+            raise BadInput(
+                f"a batch of {self.batch_sequences:,} sequences is too large; at most"
+                f" {MOST_SEQUENCES:,} are read"
+            )
+        if self.batch_sequences * self.sequence_length > MOST_TOKENS:
+            raise BadInput(
+                f"a batch of {self.batch_sequences:,} sequences of {self.sequence_length:,} tokens"
+                f" is too large; at most {MOST_TOKENS:,} tokens are read at once"
             )
         if not 0 <= self.seed <= MOST_SEED:
             raise BadInput(f"--seed {self.seed} is not between 0 and {MOST_SEED}")

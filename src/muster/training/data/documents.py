@@ -1,7 +1,7 @@
 """What every source of documents gives: text, or ready token ids, by a number."""
 
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import accumulate
@@ -36,6 +36,10 @@ class Source(Protocol):
 
     def __getitem__(self, index: int, /) -> Document: ...
 
+    def where(self, index: int, /) -> str:
+        """Where a document lies, for an error about it."""
+        ...
+
 
 class Joined:
     """Sources one behind the other, as one."""
@@ -49,8 +53,17 @@ class Joined:
         return self._starts[-1]
 
     def __getitem__(self, index: int) -> Document:
+        source, within = self._of(index)
+        return source[within]
+
+    def where(self, index: int) -> str:
+        """Where a document lies in its source."""
+        source, within = self._of(index)
+        return source.where(within)
+
+    def _of(self, index: int) -> tuple[Source, int]:
         number = bisect_right(self._starts, index) - 1
-        return self._sources[number][index - self._starts[number]]
+        return self._sources[number], index - self._starts[number]
 
 
 def as_document(value: object, *, text_key: str, where: str) -> Document:
@@ -86,6 +99,22 @@ def no_such_key(text_key: str, keys: Sequence[str], *, where: str) -> BadInput:
 
 
 MOST_KEYS_SHOWN = 12
+
+
+def check_characters(text: str, where: Callable[[], str]) -> None:
+    r"""Refuse half a character, which JSON can spell (`"\ud800"`) and no encoding can hold.
+
+    Raises:
+        BadInput: there is one in the text; `where` says in which.
+    """
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        half = f"\\u{ord(text[error.start]):04x}"
+        raise BadInput(
+            f"{where()} holds {half}, half a character (a lone surrogate), which is no text;"
+            " take it out of the data"
+        ) from None
 
 
 def decode(content: bytes, *, where: str, first: bool = False) -> str:

@@ -14,6 +14,7 @@ from muster.models.hf_config import printable
 from muster.training.data.documents import (
     Document,
     as_document,
+    check_characters,
     decode,
     no_such_key,
     reading,
@@ -71,9 +72,15 @@ class JsonLines:
         if self._text_key not in record:
             raise no_such_key(self._text_key, list(record), where=self._where(start))
         value = record[self._text_key]
+        if isinstance(value, str) and not value.isascii():
+            check_characters(value, lambda: self._where(start))
         if value is None or isinstance(value, str):  # most of them; spares counting lines
             return Document(content=value or "")
         return as_document(value, text_key=self._text_key, where=self._where(start))
+
+    def where(self, index: int) -> str:
+        """The file and the line of a document."""
+        return self._where(int(self._bounds[index]))
 
     def _where(self, start: int) -> str:
         """The file and the number of the line at byte `start`; counted only for an error."""

@@ -104,7 +104,11 @@ class ParquetDocuments:
         content = self._spool.read(start, end - start)
         if group.holds_ids:
             return Document(content=np.frombuffer(content, np.int32))
-        return Document(content=decode(content, where=f"{printable(self._path)}: row {index}"))
+        return Document(content=decode(content, where=self.where(index)))
+
+    def where(self, index: int) -> str:
+        """The file and the row of a document."""
+        return f"{printable(self._path)}: row {index}"
 
     def _unpack(self, number: int) -> _Group:
         """Decode one row group's column into the spool."""

@@ -63,8 +63,8 @@ class Chains:
         if len(ids) and not 0 <= ids.min() <= ids.max() < self._vocab_size:
             wrong = int(ids.min()) if ids.min() < 0 else int(ids.max())
             raise BadInput(
-                f"document {document} holds the token id {wrong} and the model's vocab_size is"
-                f" {self._vocab_size}"
+                f"{self._source.where(document)} holds the token id {wrong} and the model's"
+                f" vocab_size is {self._vocab_size}"
             )
         return ids
 

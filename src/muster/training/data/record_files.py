@@ -45,7 +45,11 @@ class ArrayRecords:
             raise BadInput(
                 f"cannot read record {index} of {printable(self._path)}: {reason(error)}"
             ) from None
-        return Document(content=decode(content, where=f"{printable(self._path)}: record {index}"))
+        return Document(content=decode(content, where=self.where(index)))
+
+    def where(self, index: int) -> str:
+        """The file and the record of a document."""
+        return f"{printable(self._path)}: record {index}"
 
 
 READ_AT_RANDOM = "readahead_buffer_size:0"
@@ -80,12 +84,16 @@ class SavedDataset:
 
     def __getitem__(self, index: int) -> Document:
         number = int(np.searchsorted(self._starts, index, side="right")) - 1
-        where = f"{printable(self._folder)}: row {index}"
+        where = self.where(index)
         try:
             value = self._chunks[number][index - int(self._starts[number])].as_py()
         except UnicodeDecodeError:
             raise BadInput(f"{where} is not UTF-8 text") from None
         return as_document(value, text_key=self._text_key, where=where)
+
+    def where(self, index: int) -> str:
+        """The folder and the row of a document."""
+        return f"{printable(self._folder)}: row {index}"
 
 
 def saved_dataset_folder(folder: Path) -> Path | None:

@@ -190,7 +190,11 @@ def check_size(corpus: Corpus, chains: Chains, config: DataConfig) -> None:
         BadInput: fewer tokens than B T, or without packing fewer documents than B.
     """
     documents, rows = len(corpus.source), config.batch_sequences
-    assert documents <= MOST_UNITS - rows, documents
+    if documents > MOST_UNITS - rows:
+        raise BadInput(
+            f"the data has {documents:,} documents; at most {MOST_UNITS - rows:,} are read in"
+            " one run: join short ones, or give fewer files"
+        )
     if not config.packing and documents < rows:
         raise BadInput(
             f"{documents} documents are fewer than the {rows} sequences of a batch, and without"

@@ -24,3 +24,7 @@ class Synthetic:
         return Document(
             content=random.integers(self._vocab_size, size=self._length, dtype=np.int32)
         )
+
+    def where(self, index: int) -> str:
+        """The document's number, which is all there is of it."""
+        return f"synthetic document {index}"

@@ -64,6 +64,10 @@ class TextFile:
         text = decode(content, where=where, first=start == 0)
         return Document(content=text, ends=end == self._size)
 
+    def where(self, index: int) -> str:
+        """The file and the piece of it."""
+        return f"{printable(self._path)} (from about byte {index * self._piece})"
+
     def _cut(self, file: BinaryIO, index: int) -> int:
         """Where piece `index` starts, in bytes."""
         near = index * self._piece

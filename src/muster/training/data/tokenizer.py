@@ -15,6 +15,8 @@ BYTES = "bytes"
 BYTE_VALUES = 256
 TOKENIZER_FILE = "tokenizer.json"
 SETTINGS_FILES = ("tokenizer_config.json", "special_tokens_map.json")
+# Letters and characters that few vocabularies hold, so that the unknown token is asked for.
+TRIED = ("Text of 2 lines.\n\tÄ 字 \U0001f642", "\x01\ue000\U0010fffd")
 USUAL_ENDS = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>")
 
 
@@ -72,6 +74,8 @@ class FileTokenizer:
             raise BadInput(f"{where} is not a valid tokenizer.json: {reason(error)}") from None
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
+        self._where = where
+        self.encode(TRIED)  # an unk_token that is not in the vocabulary is only noticed now
         vocabulary = self._tokenizer.get_vocab(with_added_tokens=True)
         if not vocabulary:
             raise BadInput(f"{where} has an empty vocabulary")
@@ -86,8 +90,15 @@ class FileTokenizer:
         )
 
     def encode(self, texts: Sequence[str]) -> list[Ids]:
-        """The ids of each text; the texts are spread over the library's threads."""
-        encodings = self._tokenizer.encode_batch_fast(list(texts))
+        """The ids of each text; the texts are spread over the library's threads.
+
+        Raises:
+            BadInput: the tokenizer has no id for something in them.
+        """
+        try:
+            encodings = self._tokenizer.encode_batch_fast(list(texts))
+        except Exception as error:  # the library raises no narrower class
+            raise BadInput(f"{self._where} cannot encode text: {reason(error)}") from None
         return [np.array(encoding.ids, np.int32) for encoding in encodings]
 
 
@@ -124,8 +135,10 @@ def tokenizer_file(path: Path) -> Path:
     """The `tokenizer.json` that `path` is or holds."""
     try:
         if not path.is_dir():
-            if path.exists():
+            if path.is_file():
                 return path
+            if path.exists():
+                raise BadInput(f"{printable(path)} is not a regular file; give a tokenizer.json")
             raise BadInput(
                 f"no tokenizer {printable(path)}; give bytes, or a tokenizer.json or its folder"
             )
