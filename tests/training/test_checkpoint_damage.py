@@ -158,6 +158,24 @@ def test_where_none_is_whole_it_is_said(run: Path, damage: Callable[[Path], str]
     assert "\n" not in text
 
 
+@pytest.mark.parametrize("item", ["params", "meta"])
+def test_a_damaged_record_is_passed_over_as_damaged_weights_are(run: Path, item: str) -> None:
+    with Checkpoints(run) as saved:
+        saved.save(3, params=params_of(3), meta={"third": True})
+    for path in (run / "3" / item).rglob("*"):
+        if path.is_file():
+            os.truncate(path, 0)
+    step, (line,) = Checkpoints(run).newest_whole()
+    assert step == 2
+    assert line.startswith(f"checkpoint {run / '3'} is damaged: {item}/")
+    assert Checkpoints(run).meta() == (META if item == "meta" else {"third": True})
+    assert Checkpoints(run).restore(abstract()).damaged == (line,)
+    for read in (Checkpoints(run).newest_whole, Checkpoints(run).meta):
+        if (read.__name__, item) != ("meta", "params"):
+            with pytest.raises(BadInput, match="3 is damaged: "):
+                read(3)
+
+
 def test_damage_to_what_is_not_asked_for_is_no_damage(tmp_path: Path) -> None:
     params = params_of(1)
     state = {"mu": {name: array * 2 for name, array in params.items()}}
@@ -250,6 +268,9 @@ def test_a_folder_that_cannot_be_written_to(
 def test_a_disk_that_is_too_small(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match=r"two take 2.00 EB, .* are free; name a folder on a larger"):
         Checkpoints(tmp_path).check_room(10**18)
+    with pytest.raises(BadInput, match="no room for checkpoints"):
+        Checkpoints(tmp_path / "a" / "b").check_room(10**18)
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("address", ["gs://bucket/run", "s3://bucket/run"])

@@ -16,7 +16,8 @@ import os
 import re
 import shutil
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -200,11 +201,30 @@ def check_no_backslash(folder: Path) -> None:
 def check_room(folder: Path, bytes_needed: int) -> None:
     """Make sure that two checkpoints of `bytes_needed` can be written; creates the folder.
 
-    Two, because the one before is deleted only after the next is committed.
+    Two, because the one before is deleted only after the next is committed. A folder that is
+    refused is not left behind.
 
     Raises:
         BadInput: it is no folder, cannot be written to, or its disk has too little space.
     """
+    with removed_if_refused(folder):
+        _check_room(folder, bytes_needed)
+
+
+@contextmanager
+def removed_if_refused(folder: Path) -> Iterator[None]:
+    """Where what is done inside fails, remove the folder and its parents that it made, if empty."""
+    new = [path for path in (folder, *folder.parents) if not path.exists()]
+    try:
+        yield
+    except BaseException:
+        for path in new:
+            with suppress(OSError):  # never made, or something is in it
+                path.rmdir()
+        raise
+
+
+def _check_room(folder: Path, bytes_needed: int) -> None:
     probe = folder / f".writable.{os.getpid()}"
     try:
         folder.mkdir(parents=True, exist_ok=True)

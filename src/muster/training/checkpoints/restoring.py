@@ -18,6 +18,7 @@ from muster.training.checkpoints.quiet import silence_orbax
 from muster.training.checkpoints.saving import DATA_KEY, Positions, Tree
 from muster.training.params import Params
 
+WEIGHTS_ALONE = (PARAMS, DATA, META)  # what is read of a step but its optimizer state
 JSON_FILE = "metadata"  # what orbax's JSON handler calls its file
 
 
@@ -34,6 +35,7 @@ class Restored:
         meta: plan, config, options and versions as they were saved.
         skipped: one line for each newer checkpoint that could not be used, and for each save
             that was cut short; for the caller to print.
+        damaged: those lines alone that are of checkpoints.
         casts: one line for each change of dtype; for the caller to print.
     """
 
@@ -43,6 +45,7 @@ class Restored:
     data: Positions | None
     meta: dict[str, Any]
     skipped: tuple[str, ...] = ()
+    damaged: tuple[str, ...] = ()
     casts: tuple[str, ...] = ()
 
 
@@ -102,14 +105,17 @@ class Reader:
             name: jax.ShapeDtypeStruct(array.shape, array.dtype) for name, array in stored.items()
         }
 
-    def meta(self, step: int) -> dict[str, Any]:
-        """What was recorded beside the arrays of a step."""
-        try:
-            manifest = files.read_manifest(self.folder / str(step))
-            files.check_files(self.folder / str(step), manifest, [META])
-            return self._read_json(step, META)
-        except Damaged as error:
-            raise BadInput(self._is_damaged(step, error)) from error
+    def meta(self, step: int | None) -> dict[str, Any]:
+        """What was recorded beside the arrays of a step, or of the newest that still has it."""
+        why: list[str] = []
+        for candidate in self._candidates(step):
+            folder = self.folder / str(candidate)
+            try:
+                files.check_files(folder, files.read_manifest(folder), [META])
+                return self._read_json(candidate, META)
+            except Damaged as error:
+                why.append(self._is_damaged(candidate, error))
+        raise self._none_usable(step, why)
 
     def restore(
         self,
@@ -130,11 +136,24 @@ class Reader:
             fault, restored = self._attempt(candidate, params, optimizer, part=part)
             if restored is not None:
                 cut_short = self._cut_short() if step is None else []
-                return replace(restored, skipped=(*skipped, *cut_short))
+                return replace(restored, skipped=(*skipped, *cut_short), damaged=tuple(skipped))
             skipped.append(self._is_damaged(candidate, fault))
+        raise self._none_usable(step, skipped)
+
+    def newest_whole(self, step: int | None) -> tuple[int, tuple[str, ...]]:
+        """The newest step whose weights are whole, or the one asked for, and what is damaged."""
+        skipped: list[str] = []
+        for candidate in self._candidates(step):
+            fault = first_fault(self._fault_of_files(candidate, WEIGHTS_ALONE))
+            if not fault:
+                return candidate, tuple(skipped)
+            skipped.append(self._is_damaged(candidate, fault))
+        raise self._none_usable(step, skipped)
+
+    def _none_usable(self, step: int | None, why: list[str]) -> BadInput:
         if step is not None:
-            raise BadInput(skipped[0])
-        raise BadInput(f"no checkpoint in {self.folder} can be used; {'; '.join(skipped)}")
+            return BadInput(why[0])
+        return BadInput(f"no checkpoint in {self.folder} can be used; {'; '.join(why)}")
 
     def _candidates(self, step: int | None) -> list[int]:
         """Steps to try, the newest first, as process 0 sees them: others may not see them yet."""
@@ -151,7 +170,7 @@ class Reader:
         self, step: int, params: reading.Named, optimizer: Tree, *, part: bool
     ) -> tuple[str, Restored | None]:
         """What is wrong with a step, or what it holds."""
-        items = (PARAMS, DATA, META) if optimizer is None else (PARAMS, OPTIMIZER, DATA, META)
+        items = WEIGHTS_ALONE if optimizer is None else (*WEIGHTS_ALONE, OPTIMIZER)
         if fault := first_fault(self._fault_of_files(step, items)):
             return fault, None
         fault, restored = "", None

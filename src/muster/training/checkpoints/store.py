@@ -118,10 +118,24 @@ class Checkpoints:
     def meta(self, step: int | None = None) -> dict[str, Any]:
         """What was recorded beside the arrays of a step: plan, config, options, versions.
 
+        Args:
+            step: the step; None for the newest of which this record is whole.
+
         Raises:
             BadInput: there is no such step, or it is damaged.
         """
-        return self._reader.meta(self._reader.existing(step))
+        return self._reader.meta(step)
+
+    def newest_whole(self, step: int | None = None) -> tuple[int, tuple[str, ...]]:
+        """The step that `restore` would take for its weights, with no array read.
+
+        Returns:
+            The step, and one line for each newer checkpoint that cannot be used.
+
+        Raises:
+            BadInput: there is no such step, or none is whole.
+        """
+        return self._reader.newest_whole(step)
 
     def save(
         self,
