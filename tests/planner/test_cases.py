@@ -161,7 +161,7 @@ def test_case_32_float32_training_on_a_v3_8(model: str, state: float, fits: bool
     assert 12 * plan.params.trainable == pytest.approx(state, rel=2e-3)
     assert plan.fits is fits
     if fits:
-        assert "full" in warning_of(plan, "memory is 9")  # barely: 9x % full
+        assert "it may not fit" in warning_of(plan, "% full")  # barely
     else:
         assert "no sharding over these 4 chips" in warning_of(plan, "does not fit")
 

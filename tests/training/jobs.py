@@ -94,7 +94,7 @@ class Watching:
         if report.step == self._signal_at:
             signal.raise_signal(signal.SIGTERM)
 
-    def saved(self, step: int) -> None:
+    def saving(self, step: int) -> None:
         self.saves.append(step)
 
     def ended(self, lines: tuple[str, ...]) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from muster.cli.extras import needs_training
-from muster.cli.options import JSON, fixed_ways
+from muster.cli.options import JSON, Strict, fixed_ways
 from muster.errors import BadInput
 from muster.planner.plan_file import PlannedRun, planned_run, read_plan
 from muster.units import parse_batch, parse_count
@@ -28,11 +28,12 @@ SYNTHETIC = "synthetic"
 SEQUENCE_ON_CPU = 256
 SEQUENCES_A_DEVICE = 1
 SAVES = 10
+LEAST_SAVE_EVERY = 25
 # What a plan file has decided.
 PLANNED = ("hardware", "batch", "seq", "remat", "param_dtype", "compute_dtype", "optimizer_dtype")
 
 
-@click.command()
+@click.command(cls=Strict)
 @click.argument("plan_or_model", metavar="PLAN|MODEL")
 @click.option(
     "--data",
@@ -53,7 +54,6 @@ PLANNED = ("hardware", "batch", "seq", "remat", "param_dtype", "compute_dtype", 
 @click.option(
     "--out",
     "folder",
-    type=click.Path(path_type=Path),
     metavar="RUN_DIR",
     help="Checkpoints and metrics; a run that is there goes on.  [default: runs/MODEL]",
 )
@@ -70,7 +70,6 @@ PLANNED = ("hardware", "batch", "seq", "remat", "param_dtype", "compute_dtype", 
 @click.option(
     "--init",
     "initial",
-    type=click.Path(path_type=Path),
     metavar="CKPT",
     help="Start from these weights (of `muster import`, or of another run).",
 )
@@ -145,11 +144,15 @@ class _Asked:
 
     def text(self, name: str) -> str | None:
         value = self._options[name]
+        if value is not None and not str(value).strip():
+            raise BadInput(f"{_spelled(name)} is given and empty")
         return None if value is None else str(value)
 
     def texts(self, name: str) -> tuple[str, ...]:
         value = self._options[name]
         assert isinstance(value, tuple)
+        if not all(str(each).strip() for each in value):
+            raise BadInput(f"{_spelled(name)} is given and empty")
         return tuple(str(each) for each in value)
 
     def flag(self, name: str) -> bool:
@@ -157,8 +160,8 @@ class _Asked:
 
     def path(self, name: str) -> Path | None:
         value = self._options[name]
-        assert value is None or isinstance(value, Path)
-        return value.expanduser() if value is not None else None
+        assert value is None or isinstance(value, str)
+        return None if value is None else _path(value, name)
 
     def whole(self, name: str) -> int:
         """A number of at least 1 that has a default."""
@@ -183,6 +186,16 @@ class _Asked:
         return value
 
 
+def _path(text: str, name: str) -> Path:
+    """A path as it was typed, with ~ for a home directory."""
+    if not text.strip():
+        raise BadInput(f"{_spelled(name)} is given and empty")
+    try:
+        return Path(text).expanduser()
+    except RuntimeError:
+        raise BadInput(f"{_spelled(name)} {text!r} names no home directory") from None
+
+
 def _spelled(name: str) -> str:
     return f"--{name.replace('_', '-')}"
 
@@ -191,7 +204,9 @@ def _train(asked: _Asked) -> int:
     from muster.report.training_progress import Silent, TerminalProgress
     from muster.training.devices import start
     from muster.training.job import run_job
+    from muster.training.processes import die_with_parent
 
+    die_with_parent()
     target = asked.text("plan_or_model")
     assert target is not None
     plan = _plan_file(target)
@@ -237,12 +252,14 @@ def _train(asked: _Asked) -> int:
 
 def _plan_file(text: str) -> Path | None:
     """The file of a plan; None for a model, which may be a config.json too."""
-    from muster.planner.plan_file import is_plan
+    from muster.planner.plan_file import MOST_BYTES, is_plan
 
-    path = Path(text).expanduser()
+    path = _path(text, "plan_or_model")
     if not text.endswith(".json") or not path.is_file():
         return None
     try:
+        if path.stat().st_size > MOST_BYTES:
+            return None
         return path if is_plan(json.loads(path.read_bytes())) else None
     except (OSError, ValueError, RecursionError):
         return None
@@ -290,6 +307,8 @@ def _planned_here(
     if cluster is None:
         cluster = parse_cluster(hardware_here())
     context = architecture.context_length or SEQUENCE_ON_CPU
+    if cluster.chip.kind != "cpu" and asked.text("batch") is None:
+        raise BadInput("how large a batch? give --batch TOKENS, as 4M or 1024seq")
     on_cpu = cluster.chip.kind == "cpu"
     sequence = asked.count("seq") or (min(context, SEQUENCE_ON_CPU) if on_cpu else None)
     batch = asked.text("batch") or f"{SEQUENCES_A_DEVICE * cluster.chips}seq"
@@ -352,7 +371,7 @@ def _training_job(planned: PlannedRun, asked: _Asked) -> "TrainingJob":
     return TrainingJob(
         planned=planned,
         data=DataConfig(
-            paths=tuple(Path(path).expanduser() for path in data if path != SYNTHETIC),
+            paths=tuple(_path(path, "data") for path in data if path != SYNTHETIC),
             synthetic=data == (SYNTHETIC,),
             sequence_length=planned.workload.sequence_length,
             batch_sequences=planned.workload.batch_sequences,
@@ -384,7 +403,7 @@ def _training_job(planned: PlannedRun, asked: _Asked) -> "TrainingJob":
         seed=asked.natural("seed"),
         dispatch=parse_dispatch(asked.text("experts") or "dropless"),
         initial=asked.path("initial"),
-        save_every=asked.count("save_every") or min(1000, max(1, steps // SAVES)),
+        save_every=asked.count("save_every") or min(1000, max(LEAST_SAVE_EVERY, steps // SAVES)),
         keep_last=asked.whole("keep_last"),
         keep_every=asked.count("keep_every"),
         on_nan=_on_nan(asked.text("on_nan")),

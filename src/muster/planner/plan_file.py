@@ -1,6 +1,7 @@
 """Read a `plan.json` back: the choices that it holds, checked, for whoever carries them out."""
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -52,7 +53,7 @@ def read_plan(path: Path) -> PlannedRun:
     try:
         if path.stat().st_size > MOST_BYTES:
             raise BadInput(f"{where} is larger than any plan")
-        document = json.loads(path.read_text("utf-8"))
+        document = json.loads(path.read_text("utf-8-sig"))
     except FileNotFoundError:
         raise BadInput(f"no file {where}") from None
     except OSError as error:
@@ -76,7 +77,7 @@ def planned_run(document: object, *, where: str) -> PlannedRun:
     if not is_plan(document):
         raise BadInput(f"{where} is not a plan; `muster plan MODEL --on HARDWARE --out` writes one")
     part = _Part(cast("Mapping[str, object]", document), where)
-    if part.holds.get("muster") != SCHEMA:
+    if part.holds.get("muster") is True or part.holds.get("muster") != SCHEMA:
         raise BadInput(
             f"{where} is a plan of schema {shorten(part.holds.get('muster'))}; this muster reads "
             f"{SCHEMA}: make the plan again"
@@ -179,9 +180,13 @@ class _Part:
 
     def number(self, key: str) -> float:
         value = self.holds.get(key)
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            self._refuse(key, "a number")
-        return float(value)
+        try:
+            number = math.nan if isinstance(value, bool) else float(value)  # type: ignore[arg-type]
+        except (TypeError, ValueError, OverflowError):
+            number = math.nan
+        if isinstance(value, str) or not 0 < number < math.inf:
+            self._refuse(key, "a number above 0")
+        return number
 
     def _refuse(self, key: str, wanted: str) -> Never:
         found = shorten(self.holds[key]) if key in self.holds else "missing"

@@ -2,6 +2,7 @@
 
 import sys
 import time
+from contextlib import suppress
 from typing import Protocol
 
 from rich.console import Console
@@ -10,10 +11,11 @@ from rich.text import Text
 
 from muster.units import format_seconds, format_si
 
-MOST_LINES = 40  # of steps, where output goes to a file
+MOST_LINES = 40  # of steps that stay to be read
 BAR = 24
-# Recent steps that tokens/s and the time left are averaged over.
+# Recent steps that all figures but the loss are of.
 RECENT = 20
+REDRAW_SECONDS = 0.1
 
 
 class Step(Protocol):
@@ -34,7 +36,7 @@ class Step(Protocol):
 
 
 class TerminalProgress:
-    """Watches a run for a person.
+    """Watches a run for a person; a screen that goes away does not end the run.
 
     Args:
         planned_mfu: the plan's, beside which the measured one is shown.
@@ -44,14 +46,15 @@ class TerminalProgress:
         self._planned_mfu = planned_mfu
         self._console = Console(highlight=False, soft_wrap=True, markup=False, emoji=False)
         self._live: Live | None = None
-        self._recent: list[tuple[float, float]] = []  # seconds, tokens/s
+        self._recent: list[tuple[float, float, float]] = []  # seconds, tokens, MFU * seconds
         self._shown = 0.0
         self._first: int | None = None
+        self._gone = False
 
     def begun(self, lines: tuple[str, ...]) -> None:
         """What is about to be trained, and where."""
         for line in lines:
-            self._console.print(Text(line))
+            self._print(Text(line))
         if self._console.is_terminal:
             self._live = Live(console=self._console, auto_refresh=False, transient=True)
             self._live.start()
@@ -60,37 +63,32 @@ class TerminalProgress:
     def note(self, line: str) -> None:
         """Something that the user should know; on standard error."""
         if self._live is not None:
-            self._console.print(Text(f"! {line}", style="yellow"))
+            self._print(Text(f"! {line}", style="yellow"))
         else:
-            print(f"muster: {line}", file=sys.stderr, flush=True)  # noqa: T201
+            _to_standard_error(line)
 
     def compiled(self, seconds: float) -> None:
         """The step is compiled."""
-        self._console.print(Text(f"compiled the step in {format_seconds(seconds)}"))
+        self._print(Text(f"compiled the step in {format_seconds(seconds)}"))
 
     def stepped(self, report: Step) -> None:
-        """Show a step: every one on a terminal, some of them in a file."""
+        """Show a step: every one on the live line, some of them to stay."""
         if self._first is None:
             self._first = report.step
-        self._recent = [
-            *self._recent[1 - RECENT :],
-            (report.step_seconds, report.tokens_per_second),
-        ]
-        if self._live is not None:
-            now = time.monotonic()
-            if now - self._shown > 0.1 or report.step == report.of:
-                self._live.update(self._bar(report), refresh=True)
-                self._shown = now
+        seconds = report.step_seconds
+        figures = (seconds, report.tokens_per_second * seconds, report.mfu * seconds)
+        self._recent = [*self._recent[1 - RECENT :], figures]
         every = max(1, report.of // MOST_LINES)
-        if self._live is None and (
-            report.step in {self._first, report.of} or report.step % every == 0
-        ):
-            self._console.print(self._line(report))
+        if report.step in {self._first, report.of} or report.step % every == 0:
+            self._print(self._line(report))
+        now = time.monotonic()
+        if self._live is not None and now - self._shown > REDRAW_SECONDS:
+            self._live.update(self._bar(report), refresh=True)
+            self._shown = now
 
-    def saved(self, step: int) -> None:
-        """A checkpoint is being written."""
-        if self._live is None:
-            self._console.print(Text(f"saved step {step:,}"))
+    def saving(self, step: int) -> None:
+        """A checkpoint begins to be written."""
+        self._print(Text(f"saving step {step:,}"))
 
     def ended(self, lines: tuple[str, ...]) -> None:
         """The run is over, or stopped; whatever is live comes to rest."""
@@ -98,24 +96,44 @@ class TerminalProgress:
             self._live.stop()
             self._live = None
         for line in lines:
-            self._console.print(Text(line))
+            self._print(Text(line))
+
+    def _print(self, line: Text) -> None:
+        if self._gone:
+            return
+        try:
+            self._console.print(line)
+        except (OSError, SystemExit):  # rich leaves by SystemExit when its pipe is closed
+            self._gone = True
+            _to_standard_error("nobody reads the progress any more; training goes on")
 
     def _bar(self, report: Step) -> Text:
-        filled = round(BAR * report.step / report.of)
-        return Text.assemble(("━" * filled, "green"), ("━" * (BAR - filled), "dim"), " ").append(
-            self._line(report)
-        )
+        line = self._line(report)
+        room = self._console.width - len(line.plain) - 2
+        if room < BAR // 3:
+            return line
+        bar = min(BAR, room)
+        filled = round(bar * report.step / report.of)
+        return Text.assemble(("━" * filled, "green"), ("━" * (bar - filled), "dim"), " ", line)
 
     def _line(self, report: Step) -> Text:
-        seconds = sum(each for each, _ in self._recent) / len(self._recent)
-        rate = sum(each for _, each in self._recent) / len(self._recent)
-        left = format_seconds(seconds * (report.of - report.step))
+        seconds, tokens, busy = (sum(each) for each in zip(*self._recent, strict=True))
+        left = seconds / len(self._recent) * (report.of - report.step)
         width = len(f"{report.of:,}")
-        return Text(
-            f"step {report.step:>{width},}/{report.of:,}  loss {report.loss:.4f}  "
-            f"{format_si(rate)} tokens/s  MFU {report.mfu:.1%} (plan {self._planned_mfu:.1%})  "
-            f"{left} left"
-        )
+        words = [
+            f"step {report.step:>{width},}/{report.of:,}",
+            f"loss {report.loss:.4f}",
+            f"{format_si(tokens / seconds)} tokens/s",
+            f"MFU {busy / seconds:.1%} (plan {self._planned_mfu:.1%})",
+        ]
+        if report.step < report.of:
+            words.append(f"{format_seconds(left)} left")
+        return Text("  ".join(words))
+
+
+def _to_standard_error(line: str) -> None:
+    with suppress(OSError):
+        print(f"muster: {line}", file=sys.stderr, flush=True)  # noqa: T201
 
 
 class Silent:
@@ -126,7 +144,7 @@ class Silent:
 
     def note(self, line: str) -> None:
         """Something that the user should know."""
-        print(f"muster: {line}", file=sys.stderr, flush=True)  # noqa: T201
+        _to_standard_error(line)
 
     def compiled(self, seconds: float) -> None:
         """Nothing."""
@@ -134,7 +152,7 @@ class Silent:
     def stepped(self, report: Step) -> None:
         """Nothing."""
 
-    def saved(self, step: int) -> None:
+    def saving(self, step: int) -> None:
         """Nothing."""
 
     def ended(self, lines: tuple[str, ...]) -> None:

@@ -22,6 +22,8 @@ DEVICE_KINDS: Mapping[str, str] = {
     "TPU7x": "v7x",
 }
 GPU_NAMES = ("gb300", "gb200", "b300", "b200", "h200", "h100", "h800", "a100", "a800")
+# More than this only take turns on the same cores.
+MOST_CPU_DEVICES = 256
 CACHE = "MUSTER_COMPILE_CACHE"
 
 
@@ -55,6 +57,10 @@ def start(cluster: Cluster | None, job: Job) -> None:
             processes cannot be reached.
     """
     if cluster is not None and cluster.chip.kind == "cpu":
+        if cluster.chips > MOST_CPU_DEVICES:
+            raise BadInput(
+                f"{cluster.chips:,} devices of one processor; at most {MOST_CPU_DEVICES}"
+            )
         if cluster.chips % job.processes:
             raise BadInput(f"{cluster.chips} devices do not divide over {job.processes} processes")
         jax.config.update("jax_platforms", "cpu")

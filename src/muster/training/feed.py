@@ -11,6 +11,7 @@ import numpy as np
 from jax.experimental import multihost_utils
 from jax.sharding import NamedSharding
 
+from muster.errors import BadInput
 from muster.training.attention import balanced_order
 from muster.training.batch import Batch
 from muster.training.data import DataConfig, Stream, open_stream
@@ -55,8 +56,24 @@ class Feed:
         stream: this host's rows.
     """
 
-    def __init__(self, config: DataConfig, vocab_size: int, eos: int | None, place: Partition):
-        """Open the data for the rows that this process's devices hold."""
+    def __init__(
+        self,
+        config: DataConfig,
+        vocab_size: int,
+        eos: int | None,
+        place: Partition,
+        most_documents: int | None = None,
+    ):
+        """Open the data for the rows that this process's devices hold.
+
+        Args:
+            config: the data.
+            vocab_size: V.
+            eos: the model's end-of-document id.
+            place: the mesh.
+            most_documents: that a row may hold, where the attention kernel must know.
+        """
+        self._most_documents = most_documents
         self._place = place
         self._rows = config.batch_sequences
         # Rows are split as [B, 1]: T does not matter to who reads what.
@@ -78,7 +95,15 @@ class Feed:
 
     def __next__(self) -> Batch:
         """The next global batch, [B, T], tokens in the order that balances causal attention."""
-        return jax.tree.map(self._place_leaf, next(self.stream))
+        batch = next(self.stream)
+        if self._most_documents is not None:
+            held = int(np.max(batch.segments)) + 1
+            if held > self._most_documents:
+                raise BadInput(
+                    f"a row holds {held - 1} documents, more than this attention kernel takes "
+                    f"({self._most_documents - 1}); --no-packing gives each a row of its own"
+                )
+        return jax.tree.map(self._place_leaf, batch)
 
     def _place_leaf(self, local: np.ndarray[tuple[int, ...], np.dtype[np.int32]]) -> jax.Array:
         ordered = local if self._order is None else local[:, self._order]

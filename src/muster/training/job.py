@@ -1,8 +1,10 @@
 """One training job from its choices to its end: what `muster train` does behind its options."""
 
+import fcntl
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, fields, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -10,6 +12,8 @@ from typing import Any
 import jax
 
 from muster.errors import BadInput
+from muster.models.hf_config import architecture_from_config
+from muster.models.numerics import Numerics, numerics
 from muster.planner.plan_file import PlannedRun
 from muster.roofline.params import param_counts
 from muster.training.checkpoints import Checkpoints, bytes_of
@@ -17,14 +21,29 @@ from muster.training.data import DataConfig
 from muster.training.experts import DROPLESS, Dispatch
 from muster.training.feed import Feed
 from muster.training.loop import LoopConfig, OnNan, Outcome, Pace, train
+from muster.training.metrics import check_writable
 from muster.training.optimizer import OptimizerConfig, learning_rate
 from muster.training.progress import Watcher
-from muster.training.setup import Program, compile_program, fresh_state, make_model, make_program
+from muster.training.setup import (
+    Program,
+    compile_program,
+    fresh_state,
+    make_model,
+    make_program,
+    most_documents,
+)
 from muster.training.step import Objective, TrainState
+from muster.training.stopping import StopRequests
 from muster.units import format_bytes, format_count
 
 PLAN = "plan.json"
 CHECKPOINTS = "checkpoints"
+LOCK = ".lock"
+# Half of a bf16 number's last place is 1/512 of it: smaller updates vanish.
+BF16_WARNING = (
+    "parameters in bf16 without a float32 copy: updates below 1/512 of a weight are rounded away; "
+    "--param-dtype f32 (of muster plan, or here) keeps them"
+)
 # A resumed run must agree with its checkpoint in these, or its batches would be others.
 SAME_BATCHES = (
     "batch_sequences",
@@ -96,9 +115,16 @@ def run_job(job: TrainingJob, watcher: Watcher) -> Outcome:
     """
     planned = job.planned
     check_devices(planned)
+    check_writable(job.folder)
     model = make_model(planned, dispatch=job.dispatch)
     program = make_program(planned.workload, model, job.optimizer, job.objective)
-    feed = Feed(job.data, planned.architecture.vocab_size, end_of_text(planned), model.partition)
+    feed = Feed(
+        job.data,
+        planned.architecture.vocab_size,
+        end_of_text(planned),
+        model.partition,
+        most_documents(job.data.sequence_length) if model.attention.startswith("cudnn") else None,
+    )
     try:
         checkpoints = Checkpoints(
             job.folder / CHECKPOINTS,
@@ -107,9 +133,10 @@ def run_job(job: TrainingJob, watcher: Watcher) -> Outcome:
             keep_every=job.keep_every,
         )
         options = recorded_options(job, feed)
-        state = _beginning(job, program, checkpoints, feed, options, watcher)
-        checkpoints.check_room(bytes_of(program.state))  # the first thing that is written
-        return _train(job, program, checkpoints, feed, options, state, watcher)
+        with StopRequests() as stop:
+            state = _beginning(job, program, checkpoints, feed, options, watcher)
+            checkpoints.check_room(bytes_of(program.state))  # the first thing that is written
+            return _train(job, program, checkpoints, feed, options, state, watcher, stop)
     finally:
         feed.close()
 
@@ -122,6 +149,7 @@ def _train(
     options: Mapping[str, Any],
     state: TrainState,
     watcher: Watcher,
+    stop: StopRequests,
 ) -> Outcome:
     planned = job.planned
     done, steps = int(state.step), job.optimizer.total_steps
@@ -130,9 +158,13 @@ def _train(
             f"{job.folder} has {done:,} steps already; train further with a larger --steps"
         )
         return Outcome(step=done, stopped_by=None, last=None)
-    watcher.begun(tuple(_what(job, feed, done)))
+    watcher.begun(tuple(_what(job, feed, program.model.attention, done)))
+    if planned.workload.param_dtype == "bf16":
+        watcher.note(BF16_WARNING)
     step = compile_program(program)
     watcher.compiled(step.seconds)
+    if stop.name is not None:  # nothing was trained that a checkpoint could keep
+        return Outcome(step=done, stopped_by=stop.name, last=None)
     if jax.process_index() == 0:
         job.folder.mkdir(parents=True, exist_ok=True)
         (job.folder / PLAN).write_text(json.dumps(planned.document, indent=1) + "\n", "utf-8")
@@ -156,7 +188,7 @@ def _train(
             batch_tokens=planned.workload.batch_tokens,
         ),
     )
-    with checkpoints:
+    with checkpoints, only_run(job.folder):
         return train(
             state,
             step=step,
@@ -165,6 +197,7 @@ def _train(
             config=config,
             folder=job.folder,
             watcher=watcher,
+            stop=stop,
         )
 
 
@@ -207,6 +240,15 @@ def recorded_options(job: TrainingJob, feed: Feed) -> dict[str, Any]:
         "packing": job.data.packing,
         "tokenizer": job.data.tokenizer,
         "data": feed.stream.description.fingerprint,
+        "weights": "fresh" if job.initial is None else str(job.initial),
+        "layout": str(job.planned.layout),
+        "remat": job.planned.remat.value,
+        "parameters": job.planned.workload.param_dtype,
+        "computing": job.planned.workload.compute_dtype,
+        "moments": job.optimizer.moments_dtype,
+        "experts": f"{job.dispatch.kind}={job.dispatch.capacity_factor}",
+        "z_loss": job.objective.z_loss,
+        "router_loss": job.objective.router_loss,
         "steps": job.optimizer.total_steps,
         "learning_rate": job.optimizer.learning_rate,
         "schedule": job.optimizer.schedule,
@@ -225,12 +267,13 @@ def _beginning(
     watcher: Watcher,
 ) -> TrainState:
     """The state to go on from: the newest checkpoint's, or a fresh one."""
-    if checkpoints.latest() is None:
+    if not checkpoints.found():
         return _fresh(job, program, watcher)
     abstract: dict[str, Any] = dict(program.state.params)
     restored = checkpoints.restore(abstract, program.state.optimizer)
     for line in (*restored.skipped, *restored.casts):
         watcher.note(line)
+    _check_same_model(job.planned, restored.meta, job.folder)
     _check_same_batches(job, restored.meta.get("options", {}), options, watcher)
     if restored.optimizer is None or restored.data is None:
         raise BadInput(
@@ -252,6 +295,7 @@ def _fresh(job: TrainingJob, program: Program, watcher: Watcher) -> TrainState:
     with Checkpoints(checkpoints_folder(job.initial), vocab_size=vocab) as source:
         abstract: dict[str, Any] = dict(program.state.params)
         restored = source.restore(abstract)
+    _check_same_model(job.planned, restored.meta, job.initial)
     for line in (*restored.skipped, *restored.casts):
         watcher.note(line)
     watcher.note(f"starts from the weights of {job.initial}, step {restored.step:,}")
@@ -267,6 +311,43 @@ def checkpoints_folder(path: Path) -> Path:
     if not path.is_dir():
         raise BadInput(f"no folder {path}; give a run's folder or its checkpoints")
     return path / CHECKPOINTS if (path / CHECKPOINTS).is_dir() else path
+
+
+def _check_same_model(planned: PlannedRun, meta: Mapping[str, Any], where: Path) -> None:
+    """Weights of the same shapes can be of another model: its arithmetic must be the same too."""
+    config, now = meta.get("config"), planned.architecture
+    if not isinstance(config, Mapping):
+        return
+    before = architecture_from_config(config, name=now.name)
+    if replace(before, stores_tied_head=now.stores_tied_head) != now:
+        raise BadInput(f"{where} is of another model: its config.json describes other layers")
+    for field in fields(Numerics):
+        old, new = (getattr(numerics(each), field.name) for each in (before, now))
+        if old != new:
+            raise BadInput(
+                f"{where} is of another model: its {field.name.replace('_', ' ')} was {old} and "
+                f"now is {new}"
+            )
+
+
+@contextmanager
+def only_run(folder: Path) -> Iterator[None]:
+    """Hold a run's folder while it is written to.
+
+    Raises:
+        BadInput: another process trains in it.
+    """
+    if jax.process_index() > 0:
+        yield
+        return
+    with (folder / LOCK).open("a+") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise BadInput(
+                f"another run is training in {folder}; wait for it, or name another --out"
+            ) from None
+        yield
 
 
 def _check_same_batches(
@@ -285,22 +366,24 @@ def _check_same_batches(
             watcher.note(f"{key.replace('_', ' ')} was {before[key]} and now is {value}")
 
 
-def _what(job: TrainingJob, feed: Feed, done: int) -> list[str]:
+def _what(job: TrainingJob, feed: Feed, attention: str, done: int) -> list[str]:
     """The lines that say what is about to happen."""
     planned, data = job.planned, feed.stream.description
     workload, layout = planned.workload, planned.layout
     params = param_counts(planned.architecture)
-    files = ", ".join(f"{number} {kind}" for kind, number in data.files.items())
+    files = ", ".join(
+        f"{number} {kind} file{'s' * (number != 1)}" for kind, number in data.files.items()
+    )
     skipped = "".join(f", {number} skipped ({why})" for why, number in data.skipped.items())
     steps = job.optimizer.total_steps
     seen = (steps - done) * workload.batch_tokens
     return [
         f"{planned.architecture.name}: {format_count(params.trainable)} parameters in "
-        f"{workload.param_dtype}, computed in {workload.compute_dtype}",
+        f"{workload.param_dtype}, computed in {workload.compute_dtype}; attention {attention}",
         f"layout {layout} on {planned.cluster.name}, remat {planned.remat.value}; "
         f"plan: {planned.step_seconds:.3g} s a step, MFU {planned.mfu:.1%} (6N)",
-        f"data {data.documents:,} documents, {format_bytes(data.bytes)} ({files}{skipped}); "
-        f"tokens by {job.data.tokenizer}",
+        f"data {format_bytes(data.bytes)}: {files or 'random tokens'} in {data.documents:,} "
+        f"documents or pieces of them{skipped}; tokens by {job.data.tokenizer}",
         f"steps {done + 1:,} to {steps:,} of {workload.batch_tokens:,} tokens "
         f"({workload.batch_sequences} x {workload.sequence_length}), {format_count(seen)} in all; "
         f"learning rate {job.optimizer.learning_rate:.3g}, {job.optimizer.schedule}, "

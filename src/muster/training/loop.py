@@ -10,7 +10,7 @@ from typing import Any, Literal
 import jax
 import numpy as np
 
-from muster.errors import AnswerIsNo
+from muster.errors import AnswerIsNo, MusterError
 from muster.training.checkpoints import Checkpoints
 from muster.training.feed import Feed
 from muster.training.metrics import MetricsLog
@@ -87,6 +87,7 @@ def train(
     config: LoopConfig,
     folder: Path,
     watcher: Watcher,
+    stop: StopRequests,
 ) -> Outcome:
     """Train from a state's step to the last one.
 
@@ -98,23 +99,37 @@ def train(
         SaveFailed: a checkpoint could not be written.
     """
     done = int(state.step)
-    log = MetricsLog(folder, resumed_at=done) if jax.process_index() == 0 else None
+    saved = done
+    log = (
+        MetricsLog(folder, resumed_at=done, note=watcher.note) if jax.process_index() == 0 else None
+    )
     reports = _Reports(config, log, watcher)
+
+    def save() -> None:
+        nonlocal saved
+        reports.finish()
+        if saved != done:
+            watcher.saving(done)
+            _save(checkpoints, state, done, feed.state(), config)
+            saved = done
+
     try:
-        with StopRequests() as stop:
-            while done < config.steps:
-                began = time.perf_counter()
+        while done < config.steps and stop.name is None:
+            began = time.perf_counter()
+            try:
                 batch = next(feed)
-                state, metrics = step(state, batch)
-                done += 1
-                reports.dispatched(done, metrics, time.perf_counter() - began)
-                stopping = stop.wanted(done)
-                if done % config.save_every == 0 or done == config.steps or stopping:
-                    reports.finish()
-                    _save(checkpoints, state, done, feed.state(), config)
-                    watcher.saved(done)
-                if stopping:
-                    break
+            except MusterError:
+                save()  # a document that cannot be read must not cost the steps before it
+                checkpoints.wait()
+                raise
+            state, metrics = step(state, batch)
+            done += 1
+            reports.dispatched(done, metrics, time.perf_counter() - began)
+            stopping = stop.wanted(done)
+            if done % config.save_every == 0 or done == config.steps or stopping:
+                save()
+            if stopping:
+                break
         reports.finish()
         checkpoints.wait()
         return Outcome(

@@ -48,6 +48,7 @@ class Model:
     Attributes:
         partition: the mesh, and how activations lie on it.
         attend: the attention kernel.
+        attention: its name and why it was chosen, for people.
         compute_dtype: of matmuls and of the activations between them.
         remat: what a layer computes again in the backward pass.
         dispatch: how tokens reach their experts.
@@ -59,6 +60,7 @@ class Model:
     compute_dtype: jax.typing.DTypeLike
     remat: Remat = Remat.NONE
     dispatch: Dispatch = DROPLESS
+    attention: str = ""
 
     @cached_property
     def numerics(self) -> Numerics:

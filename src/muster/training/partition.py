@@ -129,7 +129,7 @@ def weight_spec(weight: Weight, layout: Layout) -> P:
     >>> from muster.sharding.weight import matmul
     >>> up = matmul("layers.mlp.up", "mlp", (4096, 14336), ("d_model", "d_ff"))
     >>> weight_spec(up, Layout(fsdp=16, tensor=4))
-    PartitionSpec(None, 'fsdp', 'tensor')
+    P(None, 'fsdp', 'tensor')
     """
     stacked: tuple[None, ...] = (None,) if weight.name.startswith(LAYERS) else ()
     entries = (_entry(axes) for axes in mesh_axes(weight, layout))

@@ -4,6 +4,9 @@ This module knows nothing of training: it runs the same command line once a proc
 them dies it says so and ends the others, instead of leaving them to wait for it.
 """
 
+import ctypes
+import os
+import re
 import signal
 import socket
 import subprocess
@@ -11,6 +14,7 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from types import FrameType
 
 from muster.errors import AnswerIsNo, BadInput
@@ -18,8 +22,10 @@ from muster.errors import AnswerIsNo, BadInput
 MOST_PROCESSES = 64
 POLL_SECONDS = 0.1
 GRACE_SECONDS = 15.0
+DIES_WITH_PARENT = "MUSTER_DIES_WITH_PARENT"
+PR_SET_PDEATHSIG = 1  # of linux/prctl.h
 BAD_INPUT = 2
-CHATTER = ("[Gloo] ",)
+CHATTER = re.compile(r"\[Gloo\]|\d+ is connected to \d+ peer ranks")
 
 
 def run_processes(number: int, arguments: Sequence[str]) -> int:
@@ -44,11 +50,12 @@ def run_processes(number: int, arguments: Sequence[str]) -> int:
                 *("--coordinator", meeting),
                 *("--process-count", str(number), "--process-id", str(process)),
             ],
-            stdout=None if process == 0 else subprocess.DEVNULL,
+            stdout=sys.stdout.fileno() if process == 0 else subprocess.DEVNULL,
             stderr=subprocess.PIPE,
             text=True,
             errors="replace",
             start_new_session=True,  # Ctrl-C reaches this process, which hands it on
+            env={**os.environ, DIES_WITH_PARENT: "1"},
         )
         for process in range(number)
     ]
@@ -75,13 +82,20 @@ def run_processes(number: int, arguments: Sequence[str]) -> int:
         _end(children)
 
 
+def die_with_parent() -> None:
+    """Have Linux end this process when the one that started it so is killed."""
+    if DIES_WITH_PARENT in os.environ:
+        with suppress(OSError, AttributeError):
+            ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+
+
 def _listen(child: subprocess.Popen[str], said: list[str], shows: bool) -> None:
     """Keep what a process says of itself, and show the first one's; not its libraries' chatter."""
     assert child.stderr is not None
     for line in child.stderr:
         if line.startswith("muster: "):
             said.append(line.removeprefix("muster: ").strip())
-        if shows and not line.startswith(CHATTER):
+        if shows and not CHATTER.match(line):
             sys.stderr.write(line)
             sys.stderr.flush()
 

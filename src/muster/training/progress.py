@@ -54,8 +54,8 @@ class Watcher(Protocol):
     def stepped(self, report: StepReport) -> None:
         """A step is done."""
 
-    def saved(self, step: int) -> None:
-        """A checkpoint is being written."""
+    def saving(self, step: int) -> None:
+        """A checkpoint begins to be written."""
 
     def ended(self, lines: tuple[str, ...]) -> None:
         """The run is over."""

@@ -81,14 +81,20 @@ def make_model(
 
 def _attend(
     architecture: Architecture, mesh: Mesh, sequence_length: int, dtype: jnp.dtype
-) -> Attend:
-    """The attention that suits the mesh's devices and the model's shapes."""
+) -> tuple[Attend, str]:
+    """The attention that suits the mesh's devices and the model's shapes, and its name and why."""
     N, K, H = architecture.num_heads, architecture.num_kv_heads, architecture.head_dim
     assert N is not None
     assert K is not None
     assert H is not None
     chosen = attention_for(
-        mesh, sequence_length=sequence_length, query_heads=N, kv_heads=K, head_dim=H, dtype=dtype
+        mesh,
+        sequence_length=sequence_length,
+        query_heads=N,
+        kv_heads=K,
+        head_dim=H,
+        dtype=dtype,
+        documents=most_documents(sequence_length),
     )
 
     def mixed(
@@ -97,7 +103,15 @@ def _attend(
         mask = Masking(segments=batch.segments, window=window)
         return chosen.attend(q, k, v, mask=mask, scale=H**-0.5)
 
-    return mixed
+    return mixed, f"{chosen.name}: {chosen.why}"
+
+
+def most_documents(sequence_length: int) -> int:
+    """Documents that a row may hold where a kernel must know: one every 16 tokens, and padding.
+
+    The feed refuses rows of more.
+    """
+    return sequence_length // 16 + 1
 
 
 def device_layout(planned: PlannedRun) -> Layout:
@@ -142,10 +156,12 @@ def model_on(
     numerics(architecture)
     mesh, dtype = make_mesh(layout, devices), jnp.dtype(compute_dtype)
     whole = sequence_length % (layout.sequence * layout.tensor) == 0
+    attend, attention = _attend(architecture, mesh, sequence_length, dtype)
     return Model(
         architecture=architecture,
         partition=Partition(mesh=mesh, layout=layout, sequence_parallel=whole),
-        attend=_attend(architecture, mesh, sequence_length, dtype),
+        attend=attend,
+        attention=attention,
         compute_dtype=dtype,
         remat=remat,
         dispatch=dispatch,

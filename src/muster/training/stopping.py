@@ -9,10 +9,11 @@ from jax.experimental import multihost_utils
 
 
 class StopRequests:
-    """Notices signals while a run goes; the second Ctrl-C interrupts at once.
+    """Notices signals from before the step is compiled until the last save is on disk.
 
-    With several processes JAX's preemption service hears SIGTERM, and all of them agree on the same
-    step to stop at; a single process notices it by itself.
+    The second Ctrl-C interrupts at once; a second SIGTERM changes nothing, for the first is being
+    obeyed. With several processes JAX's preemption service hears SIGTERM, and all of them agree on
+    the step to stop at; a single process notices it by itself.
 
     Attributes:
         name: of the signal that was seen, or None.
@@ -39,10 +40,12 @@ class StopRequests:
 
     def wanted(self, step: int) -> bool:
         """Whether to stop behind this step; every process asks at every step."""
-        if jax.process_count() > 1 and multihost_utils.reached_preemption_sync_point(step):
-            self.name = self.name or "SIGTERM"
-            return True
-        return self.name is not None and jax.process_count() == 1
+        if jax.process_count() > 1:
+            if multihost_utils.reached_preemption_sync_point(step):
+                self.name = self.name or "SIGTERM"
+                return True
+            return False
+        return self.name is not None
 
     def _seen(self, number: int, frame: FrameType | None) -> None:
         del frame
