@@ -1,11 +1,11 @@
-"""Tokens/s of the training step on this machine's processor, beside others where they are installed.
+"""Tokens/s of the training step on this machine's processor, beside others that are installed.
 
-    uv run --extra train python benchmarks/train_speed.py [--steps 40] [--maxtext PYTHON] [--torch PYTHON]
+    uv run --extra train python benchmarks/train_speed.py [--maxtext PYTHON] [--torch PYTHON]
 
 The model: d_model 256, 4 layers, d_ff 1024, 4 heads of 64, vocabulary 32000; 8 rows of 256 random
 tokens. Every run is a process of its own; means are over steps 10 to the last. `--maxtext` and
 `--torch` name the Python of an environment that has maxtext, or torch and transformers. Runs are
-interleaved, and each figure is the best and the median of `--rounds` runs, since machines are noisy.
+interleaved, and each figure is the best and the median of `--rounds` runs: machines are noisy.
 """
 
 import argparse

@@ -257,7 +257,7 @@ def fit_all(tables: dict[str, Any]) -> dict[str, float]:
 
 def fit_part(part: Part, groups: Sequence[Group], tables: dict[str, Any]) -> dict[str, float]:
     """The constants of one part that bring its set-ups nearest."""
-    from scipy.optimize import least_squares  # noqa: PLC0415
+    from scipy.optimize import least_squares
 
     ranges = [range_of(name) for name in part.free]
 

@@ -75,6 +75,7 @@ def test_all_three_forms_evaluate_alike(name: str, converted: dict[str, Outcome]
         json.loads(converted[f"eval {source}"].out)
         for source in (str(PARITY / name), f"{name}.ckpt", name)
     ]
+    assert [document.pop("step") for document in found] == [None, 0, None]
     assert found[0] == found[1] == found[2]
     assert found[0]["tokens"] == 62
 
@@ -93,6 +94,34 @@ REFUSED = {
     "an unknown format": (
         ("import", "whole", "--out", "new", "--dtype", "f32"),
         "--dtype 'f32'; choose from float32, bfloat16, float16",
+    ),
+    "numbers beyond the format": (
+        ("import", "large", "--out", "new", "--dtype", "float16"),
+        "has numbers beyond 65,504",
+    ),
+    "a damaged checkpoint there already": (
+        ("import", "whole", "--out", "damaged"),
+        "damaged holds a checkpoint already",
+    ),
+    "a backslash": (("import", "whole", "--out", "new\\"), "takes a backslash for a slash"),
+    "no name of a target": (("import", "whole", "--out", ""), "--out '' names no folder$"),
+    "no name of a source": (("import", "", "--out", "new"), "first argument '' names no folder$"),
+    "nothing named to export": (("export", "done", "--out", ""), "--out '' names no folder$"),
+    "no name of a tokenizer": (
+        ("export", "done", "--out", "new", "--tokenizer", ""),
+        "--tokenizer '' names no folder$",
+    ),
+    "nobody's home": (
+        ("import", "whole", "--out", "~nouser/new"),
+        "--out '~nouser/new': there is no home of ~nouser; write the whole path$",
+    ),
+    "twice to import": (
+        ("import", "whole", "--out", "new", "--out", "newer"),
+        "--out is given twice; give it once$",
+    ),
+    "twice to export": (
+        ("export", "done", "--out", "new", "--step", "0", "--step", "0"),
+        "--step is given twice; give it once$",
     ),
     "a checkpoint there already": (("import", "whole", "--out", "done"), "done holds a checkpoint"),
     "no checkpoint": (("export", "nowhere", "--out", "new"), "no folder nowhere"),
@@ -121,6 +150,12 @@ def refused(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, O
     held = load_file(lacking / "model.safetensors")
     del held["model.norm.weight"]
     save_file(held, lacking / "model.safetensors")
+    large = folder / "large"
+    shutil.copytree(PARITY / FOLDERS[1], large)
+    held = load_file(large / "model.safetensors")
+    held["model.norm.weight"] = np.full_like(held["model.norm.weight"], 1e6)
+    save_file(held, large / "model.safetensors")
+    (folder / "damaged" / "checkpoints" / "7").mkdir(parents=True)
     first, *rest = outcomes(
         [["import", "whole", "--out", "done"], *(list(words) for words, _ in REFUSED.values())],
         folder,

@@ -1,7 +1,9 @@
 """`muster eval`: Hugging Face's loss and logits on given ids, loss on text, and what is refused."""
 
 import json
+import os
 import re
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -29,12 +31,17 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "text.npy").write_text("no array", "utf-8")
     (folder / "words.txt").write_text("eight devices and a mesh " * 20, "utf-8")
     (folder / "empty").mkdir()
+    os.mkfifo(folder / "pipe")
+    with (folder / "huge.npy").open("wb") as stream:
+        header = {"descr": "<i4", "fortran_order": False, "shape": (10**6, 10**6)}
+        np.lib.format.write_array_header_1_0(stream, header)
     return folder
 
 
 GOOD = {
     "ids": ["eval", str(MODEL), "--ids", "ids.npy", "--logits", "logits.npy", "--json"],
     "plain": ["eval", str(MODEL), "--ids", "ids.npy"],
+    "at home": ["eval", "~/model", "--ids", "~/ids.npy", "--logits", "~/home.npy", "--json"],
     "narrow": ["eval", str(MODEL), "--ids", "ids.npy", "--dtype", "bfloat16", "--json"],
     "words": ["eval", str(MODEL), "--data", "words.txt", "--seq", "32", "--batch", "3", "--json"],
     "one batch": ["eval", str(MODEL), "--data", "words.txt", "--seq", "32", "--batch", "3",
@@ -55,7 +62,31 @@ BAD = {
     "beyond the vocabulary": (("--ids", "beyond.npy"), "ids from 256 to 256; the model's are 0 to"),
     "beyond 32 bits": (("--ids", "wraps.npy"), "ids from 4294967297 to 4294967297"),
     "negative": (("--ids", "negative.npy"), "ids from -1 to -1"),
-    "logits nowhere": (("--ids", "ids.npy", "--logits", "no/where.npy"), "cannot write no/where"),
+    "logits nowhere": (
+        ("--ids", "ids.npy", "--logits", "no/where.npy"),
+        "--logits: cannot write no/where",
+    ),
+    "logits to a folder": (
+        ("--ids", "ids.npy", "--logits", "empty"),
+        "--logits: cannot write empty: it is a folder",
+    ),
+    "a pipe of ids": (("--ids", "pipe"), "pipe is not a regular file; give a .npy file"),
+    "a pipe as tokenizer": (
+        ("--data", "words.txt", "--tokenizer", "pipe"),
+        "pipe is not a regular file; give a tokenizer.json",
+    ),
+    "a header beyond the file": (("--ids", "huge.npy"), "huge.npy is not a .npy file of numbers$"),
+    "ids of no name": (("--ids", ""), "--ids '' names no file$"),
+    "data of no name": (("--data", " "), "--data ' ' names no file or folder$"),
+    "logits of no name": (("--ids", "ids.npy", "--logits", ""), "--logits '' names no file$"),
+    "tokenizer of no name": (("--data", "words.txt", "--tokenizer", ""), "--tokenizer '' names no"),
+    "nobody's home": (("--ids", "~nouser/x.npy"), "there is no home of ~nouser; write the whole"),
+    "twice": (("--ids", "ids.npy", "--ids", "one.npy"), "--ids is given twice; give it once"),
+    "a huge batch": (
+        ("--data", "words.txt", "--seq", "1024", "--batch", "1e12"),
+        "a batch of 1,000,000,000,000 sequences is too large; at most",
+    ),
+    "a huge row": (("--data", "words.txt", "--seq", "1e12"), "tokens is too large; at most"),
     "no data": (("--data", "nowhere"), "no file or folder nowhere"),
     "step of a folder": (
         ("--ids", "ids.npy", "--step", "3"),
@@ -70,7 +101,11 @@ def found(folder: Path) -> dict[str, Outcome]:
     commands |= {case: ["eval", str(MODEL), *more] for case, (more, _) in BAD.items()}
     commands["no folder"] = ["eval", "nowhere", "--ids", "ids.npy"]
     commands["empty folder"] = ["eval", "empty", "--ids", "ids.npy"]
-    return dict(zip(commands, outcomes(list(commands.values()), folder), strict=True))
+    commands["no name"] = ["eval", "", "--ids", "ids.npy"]
+    shutil.copytree(MODEL, folder / "model")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HOME", str(folder))
+        return dict(zip(commands, outcomes(list(commands.values()), folder), strict=True))
 
 
 def test_loss_and_logits_are_hugging_faces(folder: Path, found: dict[str, Outcome]) -> None:
@@ -83,6 +118,12 @@ def test_loss_and_logits_are_hugging_faces(folder: Path, found: dict[str, Outcom
     logits = np.load(folder / "logits.npy")
     assert logits.dtype == np.float32
     np.testing.assert_allclose(logits, expected["logits"], atol=1e-4)
+
+
+def test_homes_are_found(folder: Path, found: dict[str, Outcome]) -> None:
+    assert found["at home"].status == 0, found["at home"].err
+    assert found["at home"].out == found["ids"].out
+    assert np.array_equal(np.load(folder / "home.npy"), np.load(folder / "logits.npy"))
 
 
 def test_says_the_same_in_words(found: dict[str, Outcome]) -> None:
@@ -113,7 +154,7 @@ def test_bad_input_is_one_line(case: str, found: dict[str, Outcome]) -> None:
     assert re.search(BAD[case][1], outcome.only_line), outcome.only_line
 
 
-@pytest.mark.parametrize("case", ["no folder", "empty folder"])
+@pytest.mark.parametrize("case", ["no folder", "empty folder", "no name"])
 def test_no_model_is_one_line(case: str, found: dict[str, Outcome]) -> None:
     assert found[case].status == 2, found[case]
     assert found[case].only_line

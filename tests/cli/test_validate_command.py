@@ -1,8 +1,8 @@
 """`muster validate` as a person and as a script see it."""
 
 import json
-import re
 import os
+import re
 from collections.abc import Sequence
 from pathlib import Path
 

@@ -1,5 +1,6 @@
 """Whole runs: resumed, stopped, damaged, refused."""
 
+import signal
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -12,8 +13,10 @@ from muster.errors import AnswerIsNo, BadInput
 from muster.hardware import parse_cluster
 from muster.sharding.mesh import Layout
 from muster.training import loop
+from muster.training.batch import Batch
 from muster.training.checkpoints import Checkpoints
-from muster.training.job import check_devices, run_job
+from muster.training.feed import Feed
+from muster.training.job import check_devices, only_run, run_job
 from tests.training import tiny
 from tests.training.jobs import STEPS, VOCAB, Watching, job, logged, programs_kept, write_corpus
 
@@ -106,6 +109,67 @@ def test_other_batches_and_other_models_are_refused(uninterrupted: Path, corpus:
     wider = tiny.planned(tiny.architecture(vocab_size=VOCAB, intermediate_size=64), LAYOUT)
     with pytest.raises(BadInput, match=r"layers\.mlp\.\w+ is float32\[2, .* there and .* here"):
         run_job(replace(job(corpus, uninterrupted, LAYOUT), planned=wider), Watching())
+
+
+def test_weights_of_the_same_shapes_and_another_arithmetic_are_refused(
+    uninterrupted: Path, corpus: Path, tmp_path: Path
+) -> None:
+    model = tiny.architecture(vocab_size=VOCAB, rms_norm_eps=1e-3)
+    other = tiny.planned(model, LAYOUT)
+    for folder, changes in ((uninterrupted, {}), (tmp_path / "run", {"initial": uninterrupted})):
+        run = replace(job(corpus, folder, LAYOUT, **changes), planned=other)
+        with pytest.raises(BadInput, match=r"another model: its norm eps was 1e-05 and now is"):
+            run_job(run, Watching())
+    assert not (tmp_path / "run").exists()
+
+
+def test_checkpoints_of_which_none_is_usable_do_not_begin_anew(stopped: Path, corpus: Path) -> None:
+    before = logged(stopped)
+    for step in (stopped / "checkpoints").iterdir():
+        (step / "manifest.json").write_text("x", "utf-8")
+    with pytest.raises(BadInput, match=r"no checkpoint in .* can be used"):
+        run_job(job(corpus, stopped, LAYOUT), Watching())
+    assert logged(stopped) == before
+
+
+def test_one_run_a_folder(corpus: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    folder.mkdir()
+    with only_run(folder), pytest.raises(BadInput, match=f"another run is training in {folder}"):
+        run_job(job(corpus, folder, LAYOUT), Watching())
+    with only_run(folder):
+        pass  # held by nobody any more
+
+
+def test_a_second_sigterm_changes_nothing(corpus: Path, tmp_path: Path) -> None:
+    class Impatient(Watching):
+        def saving(self, step: int) -> None:
+            super().saving(step)
+            signal.raise_signal(signal.SIGTERM)
+
+    folder = tmp_path / "run"
+    outcome = run_job(job(corpus, folder, LAYOUT, save_every=100), Impatient(signal_at=3))
+    with Checkpoints(folder / "checkpoints") as saved:
+        assert saved.latest() == outcome.step
+
+
+def test_a_batch_that_cannot_be_read_costs_no_step_before_it(
+    corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taken = iter(range(100))
+    whole = Feed.__next__
+
+    def broken(feed: Feed) -> Batch:
+        if next(taken) == 3:
+            raise BadInput("texts/07.txt is gone")
+        return whole(feed)
+
+    monkeypatch.setattr(Feed, "__next__", broken)
+    folder = tmp_path / "run"
+    with pytest.raises(BadInput, match=r"07\.txt is gone"):
+        run_job(job(corpus, folder, LAYOUT, save_every=100), Watching())
+    with Checkpoints(folder / "checkpoints") as saved:
+        assert saved.latest() == 3
 
 
 def test_starts_from_the_weights_of_another_run(
