@@ -6,17 +6,19 @@ from pathlib import Path
 import click
 
 from muster.cli.extras import needs_training
-from muster.cli.options import JSON, step_number
+from muster.cli.notes import say_damaged
+from muster.cli.options import JSON, Strict, step_number
+from muster.cli.paths import NamedPath
 from muster.errors import BadInput
 from muster.units import format_bytes, format_count
 
 DTYPES = ("float32", "bfloat16", "float16")
 
 
-@click.command(name="import")
-@click.argument("source", metavar="DIR", type=click.Path(path_type=Path))
+@click.command(name="import", cls=Strict)
+@click.argument("source", metavar="DIR", type=NamedPath("folder"))
 @click.option(
-    "--out", required=True, type=click.Path(path_type=Path), metavar="CKPT", help="A new folder."
+    "--out", required=True, type=NamedPath("folder"), metavar="CKPT", help="A new folder."
 )
 @click.option("--dtype", metavar="DTYPE", help="float32, bfloat16, float16.  [default: as stored]")
 @JSON
@@ -34,16 +36,14 @@ def import_(source: Path, out: Path, dtype: str | None, as_json: bool) -> None:
     _report(import_checkpoint(source, out, dtype=dtype), as_json=as_json)
 
 
-@click.command(name="export")
-@click.argument("source", metavar="CKPT", type=click.Path(path_type=Path))
-@click.option(
-    "--out", required=True, type=click.Path(path_type=Path), metavar="DIR", help="A new folder."
-)
+@click.command(name="export", cls=Strict)
+@click.argument("source", metavar="CKPT", type=NamedPath("folder"))
+@click.option("--out", required=True, type=NamedPath("folder"), metavar="DIR", help="A new folder.")
 @click.option("--dtype", metavar="DTYPE", help="float32, bfloat16, float16.  [default: as stored]")
 @click.option("--step", metavar="N", help="Of a run's checkpoints.  [default: the newest]")
 @click.option(
     "--tokenizer",
-    type=click.Path(path_type=Path),
+    type=NamedPath("folder"),
     metavar="DIR",
     help="Copy the tokenizer's files from here.",
 )
@@ -65,7 +65,8 @@ def export(
     start_single()
     from muster.training.conversion import export_checkpoint
 
-    result = export_checkpoint(source, out, dtype=dtype, step=at, tokenizer=tokenizer)
+    result, damaged = export_checkpoint(source, out, dtype=dtype, step=at, tokenizer=tokenizer)
+    say_damaged(damaged, result["step"])
     _report(result, as_json=as_json)
 
 

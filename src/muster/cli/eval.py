@@ -1,46 +1,62 @@
 """`muster eval`: loss and perplexity of a model on data, or on given token ids with its logits."""
 
 import json
-from dataclasses import asdict
+import math
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from muster.cli.extras import needs_training
-from muster.cli.options import JSON, step_number
+from muster.cli.files import check_writable
+from muster.cli.notes import say_damaged
+from muster.cli.options import JSON, Strict, step_number
+from muster.cli.paths import NamedPath, expanded
 from muster.errors import BadInput
 from muster.units import parse_count
+
+if TYPE_CHECKING:
+    from muster.training.evaluate import Evaluation, Ids
 
 DTYPES = ("float32", "bfloat16")
 
 
-@click.command(name="eval")
-@click.argument("source", metavar="DIR|CKPT", type=click.Path(path_type=Path))
+@click.command(name="eval", cls=Strict)
+@click.argument("source", metavar="DIR|CKPT", type=NamedPath("folder"))
 @click.option(
     "--data",
     multiple=True,
-    type=click.Path(path_type=Path),
+    type=NamedPath("file or folder"),
     metavar="PATH",
     help="Text to predict, as in `muster train`.",
 )
 @click.option(
     "--ids",
-    type=click.Path(path_type=Path),
+    type=NamedPath("file"),
     metavar="F.npy",
     help="Token ids to predict, whole numbers [batch, T].",
 )
 @click.option(
     "--logits",
     "logits_file",
-    type=click.Path(path_type=Path),
+    type=NamedPath("file"),
     metavar="OUT.npy",
     help="With --ids: write the logits, float32 [batch, T, vocabulary].",
 )
 @click.option("--step", metavar="N", help="Of a run's checkpoints.  [default: the newest]")
-@click.option("--seq", default="1024", show_default=True, metavar="N", help="With --data.")
+@click.option(
+    "--seq",
+    metavar="N",
+    help="With --data.  [default: the run's, or the model's context up to 1024]",
+)
 @click.option("--batch", default="8", show_default=True, metavar="N", help="Rows, with --data.")
 @click.option("--batches", metavar="N", help="With --data: the first N only.")
-@click.option("--tokenizer", default="bytes", show_default=True, metavar="FILE")
+@click.option(
+    "--tokenizer",
+    metavar="FILE",
+    help="With --data: a tokenizer.json or its folder, or `bytes`.  [default: the model's own]",
+)
 @click.option("--text-key", default="text", show_default=True, metavar="KEY")
 @click.option("--dtype", default="float32", show_default=True, metavar="DTYPE")
 @JSON
@@ -51,10 +67,10 @@ def eval_(
     ids: Path | None,
     logits_file: Path | None,
     step: str | None,
-    seq: str,
+    seq: str | None,
     batch: str,
     batches: str | None,
-    tokenizer: str,
+    tokenizer: str | None,
     text_key: str,
     dtype: str,
     as_json: bool,
@@ -70,48 +86,123 @@ def eval_(
         raise BadInput("--logits is of given token ids; give --ids F.npy with it")
     if not source.exists():
         raise BadInput(f"no folder {source}; give a Hugging Face folder, a run or a checkpoint")
+    if logits_file is not None:
+        check_writable(logits_file, "--logits")
+    if tokenizer is not None:
+        tokenizer = str(expanded(tokenizer, "--tokenizer", "file"))
+    of = _Model(source=source, step=step_number(step), dtype=dtype)
+    rows = _ids(ids) if ids is not None else None
     start_single()
-    from muster.training import evaluate as evaluation
+    if rows is not None:
+        answer = _of_ids(of, rows, logits_file)
+    else:
+        answer = _of_data(of, data, seq, batch, batches, tokenizer, text_key)
+    _report(answer, dtype, as_json=as_json)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Model:
+    source: Path
+    step: int | None
+    dtype: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Answer:
+    """What came out; `tokenizer` is None for given ids, `step` for a Hugging Face folder."""
+
+    result: "Evaluation"
+    sequence_length: int
+    tokenizer: str | None
+    step: int | None
+
+
+def _of_ids(of: _Model, rows: "Ids", logits_file: Path | None) -> _Answer:
+    from muster.training.evaluate import check_ids, evaluate_ids, load, look
+
+    known, length = look(of.source, of.step), rows.shape[1]
+    check_ids(rows, known.architecture)
+    loaded = load(known, sequence_length=length, dtype=of.dtype, step=of.step)
+    say_damaged(loaded.damaged, loaded.step)
+    result, logits = evaluate_ids(loaded, rows, wants_logits=logits_file is not None)
+    if logits_file is not None:
+        _write(logits_file, logits)
+    return _Answer(result=result, sequence_length=length, tokenizer=None, step=loaded.step)
+
+
+def _of_data(
+    of: _Model,
+    data: tuple[Path, ...],
+    seq: str | None,
+    batch: str,
+    batches: str | None,
+    tokenizer: str | None,
+    text_key: str,
+) -> _Answer:
     from muster.training.data import DataConfig
+    from muster.training.evaluate import evaluate_data, load, look
 
-    at = step_number(step)
-    if ids is not None:
-        rows = _ids(ids)
-        loaded = evaluation.load(source, sequence_length=rows.shape[1], dtype=dtype, step=at)
-        result, logits = evaluation.evaluate_ids(loaded, rows, wants_logits=logits_file is not None)
-        if logits_file is not None and logits is not None:
-            _write(logits_file, logits)
-    else:
+    known = look(of.source, of.step)
+    by, length = tokenizer or known.tokenizer, known.sequence_length
+    if seq is not None:
         length = parse_count(seq, "--seq", binary=True)
-        loaded = evaluation.load(source, sequence_length=length, dtype=dtype, step=at)
-        config = DataConfig(
-            paths=data,
-            sequence_length=length,
-            batch_sequences=parse_count(batch, "--batch"),
-            tokenizer=tokenizer,
-            text_key=text_key,
-        )
-        most = parse_count(batches, "--batches") if batches is not None else None
-        result = evaluation.evaluate_data(loaded, config, most)
+    config = DataConfig(
+        paths=data,
+        sequence_length=length,
+        batch_sequences=parse_count(batch, "--batch"),
+        tokenizer=by,
+        text_key=text_key,
+    )
+    config.check()
+    most = parse_count(batches, "--batches") if batches is not None else None
+    loaded = load(known, sequence_length=length, dtype=of.dtype, step=of.step)
+    say_damaged(loaded.damaged, loaded.step)
+    result = evaluate_data(loaded, config, most)
+    return _Answer(result=result, sequence_length=length, tokenizer=by, step=loaded.step)
+
+
+def _report(answer: _Answer, dtype: str, *, as_json: bool) -> None:
+    result, length = answer.result, answer.sequence_length
     if as_json:
-        document = {"muster": 1, **asdict(result), "perplexity": result.perplexity, "dtype": dtype}
-        click.echo(json.dumps(document, indent=1))
-    else:
-        click.echo(f"loss        {result.loss:.6f}  mean cross-entropy a token, natural logarithm")
-        click.echo(f"perplexity  {result.perplexity:.4f}")
-        click.echo(f"tokens      {result.tokens:,}  computed in {dtype}")
+        document = {
+            "muster": 1,
+            "loss": _finite(result.loss),
+            "tokens": result.tokens,
+            "perplexity": _finite(result.perplexity),
+            "dtype": dtype,
+            "step": answer.step,
+            "tokenizer": answer.tokenizer,
+            "sequence_length": length,
+        }
+        click.echo(json.dumps(document, indent=1, allow_nan=False))
+        return
+    click.echo(f"loss        {result.loss:.6f}  mean cross-entropy a token, natural logarithm")
+    click.echo(f"perplexity  {result.perplexity:.4f}")
+    click.echo(f"tokens      {result.tokens:,}  in rows of {length:,}, computed in {dtype}")
+    if answer.tokenizer is not None:
+        click.echo(f"tokens by   {answer.tokenizer}")
+    if answer.step is not None:
+        click.echo(f"step        {answer.step:,}")
 
 
-def _ids(path: Path):  # type: ignore[no-untyped-def]  # numpy is imported only here
+def _finite(number: float) -> float | None:
+    """JSON has no NaN and no infinity."""
+    return number if math.isfinite(number) else None
+
+
+def _ids(path: Path) -> "Ids":
     import numpy as np
 
     try:
-        array = np.load(path, allow_pickle=False)
+        if path.exists() and not path.is_file():
+            raise BadInput(f"{path} is not a regular file; give a .npy file of token ids")
+        # Mapped, so that a header cannot claim more than the file holds.
+        array = np.load(path, allow_pickle=False, mmap_mode="r")
     except FileNotFoundError:
         raise BadInput(f"no file {path}") from None
     except OSError as error:
         raise BadInput(f"cannot read {path}: {error.strerror or error}") from None
-    except (ValueError, EOFError):
+    except (ValueError, EOFError, OverflowError, MemoryError, TypeError):
         raise BadInput(f"{path} is not a .npy file of numbers") from None
     if not isinstance(array, np.ndarray) or array.ndim != 2 or array.dtype.kind not in "iu":
         shape = getattr(array, "shape", ())

@@ -13,7 +13,7 @@ from muster.errors import BadInput
 from muster.models.hf_config import architecture_from_config, read_config
 from muster.roofline.params import param_counts
 from muster.sharding.mesh import Layout
-from muster.training.checkpoints import Checkpoints, bytes_of
+from muster.training.checkpoints import Checkpoints, bytes_of, removed_if_refused
 from muster.training.evaluate import architecture_of
 from muster.training.huggingface import export_folder, import_folder, tokenizer_files
 from muster.training.huggingface.folder import stored_tensors
@@ -41,8 +41,12 @@ def import_checkpoint(source: Path, out: Path, *, dtype: str | None) -> dict[str
     architecture = architecture_from_config(read_config(source), name=source.resolve().name)
     kept = dtype or _usual(source)
     place = _all_devices()
-    with Checkpoints(out / CHECKPOINTS, vocab_size=architecture.vocab_size) as checkpoints:
-        if checkpoints.steps():
+    folder = out / CHECKPOINTS
+    with (
+        removed_if_refused(folder.absolute()),
+        Checkpoints(folder, vocab_size=architecture.vocab_size) as checkpoints,
+    ):
+        if checkpoints.found():
             raise BadInput(f"{out} holds a checkpoint already; name a new folder with --out")
         abstract = abstract_params(architecture, place, jnp.dtype(kept))
         matched_tensors(stored_tensors(source), architecture, source)  # before a folder is made
@@ -70,22 +74,26 @@ def import_checkpoint(source: Path, out: Path, *, dtype: str | None) -> dict[str
 
 def export_checkpoint(
     source: Path, out: Path, *, dtype: str | None, step: int | None, tokenizer: Path | None
-) -> dict[str, object]:
+) -> tuple[dict[str, object], tuple[str, ...]]:
     """Write a checkpoint's weights as a folder that Hugging Face loads, weight by weight.
+
+    Returns:
+        What was written, and one line for each newer checkpoint that is not usable.
 
     Raises:
         BadInput: the checkpoint is not whole, or the target has something in it.
     """
-    with Checkpoints(checkpoints_folder(source)) as checkpoints:
-        at = step if step is not None else checkpoints.latest()
-        meta = checkpoints.meta(at)
-        architecture = architecture_of(meta, source)
-        shapes = checkpoints.shapes(at)
-    stored = Counter(jnp.dtype(shape.dtype).name for shape in shapes.values())
-    kept = dtype or stored.most_common(1)[0][0]
+    folder = checkpoints_folder(source)
+    with Checkpoints(folder) as checkpoints:
+        architecture = architecture_of(checkpoints.meta(step), source)
     place = _all_devices()
-    abstract = abstract_params(architecture, place, jnp.dtype(stored.most_common(1)[0][0]))
-    with Checkpoints(checkpoints_folder(source), vocab_size=architecture.vocab_size) as checkpoints:
+    with Checkpoints(folder, vocab_size=architecture.vocab_size) as checkpoints:
+        at, damaged = checkpoints.newest_whole(step)
+        meta, shapes = checkpoints.meta(at), checkpoints.shapes(at)
+        stored = Counter(jnp.dtype(shape.dtype).name for shape in shapes.values())
+        usual = stored.most_common(1)[0][0]
+        kept = dtype or usual
+        abstract = abstract_params(architecture, place, jnp.dtype(usual))
 
         def weight(name: str) -> jax.Array:
             restored = checkpoints.restore({name: abstract[name]}, step=at, part=True)
@@ -99,7 +107,7 @@ def export_checkpoint(
             tokenizer_files=_tokenizer(tokenizer, meta),
         )
     counts = param_counts(architecture)
-    return {
+    written: dict[str, object] = {
         "model": architecture.name,
         "parameters": counts.trainable,
         "bytes": counts.trainable * jnp.dtype(kept).itemsize,
@@ -107,6 +115,7 @@ def export_checkpoint(
         "step": at,
         "folder": str(out),
     }
+    return written, damaged
 
 
 def _tokenizer(given: Path | None, meta: Mapping[str, Any]) -> tuple[Path, ...]:

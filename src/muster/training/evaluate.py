@@ -18,6 +18,7 @@ from muster.sharding.mesh import Layout
 from muster.training.batch import Batch
 from muster.training.checkpoints import Checkpoints
 from muster.training.data import DataConfig, open_stream
+from muster.training.data.tokenizer import BYTES, TOKENIZER_FILE
 from muster.training.huggingface import import_folder
 from muster.training.job import checkpoints_folder
 from muster.training.loss import logits
@@ -30,6 +31,8 @@ type Ids = np.ndarray[tuple[int, int], np.dtype[np.integer[Any]]]
 type Floats = np.ndarray[tuple[int, ...], np.dtype[np.float32]]
 
 WEIGHTS = ("model.safetensors", "model.safetensors.index.json")
+CONFIG = "config.json"
+USUAL_LENGTH = 1024  # tokens of a row where nothing says more
 ROWS_AT_ONCE = 4
 
 
@@ -52,49 +55,107 @@ class Evaluation:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Known:
+    """What a folder says of its model, before any array of it is read.
+
+    Attributes:
+        folder: the folder of a Hugging Face model, or the checkpoints of a run.
+        is_run: which of the two.
+        tokenizer: that the run was trained with, or that lies beside the model's weights; bytes
+            where there is none.
+        sequence_length: of the run's rows, else of the model's context, at most 1024.
+    """
+
+    folder: Path
+    is_run: bool
+    architecture: Architecture
+    tokenizer: str
+    sequence_length: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class Loaded:
-    """A model's arrays on this process's devices, and how to run them."""
+    """A model's arrays on this process's devices, and how to run them.
+
+    Attributes:
+        step: of the run's checkpoint; None for a Hugging Face folder.
+        damaged: one line for each newer checkpoint that could not be used.
+    """
 
     architecture: Architecture
     params: Params
     model: Model
+    step: int | None = None
+    damaged: tuple[str, ...] = ()
 
 
-def load(source: Path, *, sequence_length: int, dtype: str, step: int | None = None) -> Loaded:
-    """Load a Hugging Face folder, a run's folder or its checkpoints, to evaluate it.
+def look(source: Path, step: int | None = None) -> Known:
+    """Look what model a Hugging Face folder, a run's folder or its checkpoints are of.
+
+    Args:
+        source: the folder.
+        step: of a run's checkpoints; None for the newest.
+
+    Raises:
+        BadInput: it is none of these, or does not say.
+    """
+    if any((source / name).exists() for name in (*WEIGHTS, CONFIG)):
+        if step is not None:
+            raise BadInput(f"{source} is a Hugging Face folder, which has no step {step}")
+        architecture = architecture_from_config(read_config(source), name=source.resolve().name)
+        own = source / TOKENIZER_FILE
+        options: Mapping[str, Any] = {"tokenizer": str(own)} if own.is_file() else {}
+        folder, is_run = source, False
+    else:
+        folder, is_run = checkpoints_folder(source), True
+        with Checkpoints(folder) as checkpoints:
+            meta = checkpoints.meta(step)
+        architecture = architecture_of(meta, source)
+        stated = meta.get("options")
+        options = stated if isinstance(stated, Mapping) else {}
+    tokenizer, length = options.get("tokenizer"), options.get("sequence_length")
+    return Known(
+        folder=folder,
+        is_run=is_run,
+        architecture=architecture,
+        tokenizer=tokenizer if isinstance(tokenizer, str) else BYTES,
+        sequence_length=length
+        if isinstance(length, int) and length > 0
+        else min(architecture.context_length or USUAL_LENGTH, USUAL_LENGTH),
+    )
+
+
+def load(known: Known, *, sequence_length: int, dtype: str, step: int | None = None) -> Loaded:
+    """Load a model to evaluate it.
 
     Rows are split over all devices.
 
     Args:
-        source: the folder.
+        known: what `look` found.
         sequence_length: T of what will be evaluated.
         dtype: in which parameters are held and everything is computed.
-        step: of a run's checkpoints; None for the newest.
+        step: of a run's checkpoints; None for the newest that is whole.
 
     Raises:
-        BadInput: it is none of these, or not whole.
+        BadInput: its weights are not whole.
     """
+    architecture = known.architecture
     layout = Layout(fsdp=1, data=jax.local_device_count())
-    if any((source / name).exists() for name in WEIGHTS) or (source / "config.json").exists():
-        if step is not None:
-            raise BadInput(f"{source} is a Hugging Face folder, which has no step {step}")
-        config = read_config(source)
-        architecture = architecture_from_config(config, name=source.resolve().name)
-        model = model_on(architecture, layout, sequence_length, compute_dtype=dtype)
-        params = import_folder(
-            source,
-            architecture,
-            dtype=dtype,
-            shardings=model.partition.params(architecture),
-        )
-        return Loaded(architecture=architecture, params=params, model=model)
-    with Checkpoints(checkpoints_folder(source)) as checkpoints:
-        architecture = architecture_of(checkpoints.meta(step), source)
     model = model_on(architecture, layout, sequence_length, compute_dtype=dtype)
-    with Checkpoints(checkpoints_folder(source), vocab_size=architecture.vocab_size) as checkpoints:
+    if not known.is_run:
+        shardings = model.partition.params(architecture)
+        params = import_folder(known.folder, architecture, dtype=dtype, shardings=shardings)
+        return Loaded(architecture=architecture, params=params, model=model)
+    with Checkpoints(known.folder, vocab_size=architecture.vocab_size) as checkpoints:
         wanted = abstract_params(architecture, model.partition, jnp.dtype(dtype))
         restored = checkpoints.restore(wanted, step=step)
-    return Loaded(architecture=architecture, params=restored.params, model=model)
+    return Loaded(
+        architecture=architecture,
+        params=restored.params,
+        model=model,
+        step=restored.step,
+        damaged=restored.damaged,
+    )
 
 
 def architecture_of(meta: Mapping[str, Any], where: Path) -> Architecture:
@@ -109,19 +170,27 @@ def architecture_of(meta: Mapping[str, Any], where: Path) -> Architecture:
     return architecture_from_config(config, name=name)
 
 
+def check_ids(ids: Ids, architecture: Architecture) -> None:
+    """Refuse token ids that a model does not have.
+
+    Raises:
+        BadInput: an id is outside of the vocabulary.
+    """
+    vocab = architecture.vocab_size
+    if ids.size and not (int(ids.min()) >= 0 and int(ids.max()) < vocab):
+        raise BadInput(
+            f"ids from {int(ids.min())} to {int(ids.max())}; the model's are 0 to {vocab - 1}"
+        )
+
+
 def evaluate_ids(
     loaded: Loaded, ids: Ids, *, wants_logits: bool
 ) -> tuple[Evaluation, Floats | None]:
     """Loss over the B (T - 1) next tokens of given rows [B, T], and logits [B, T, V] if wanted.
 
-    Raises:
-        BadInput: an id is outside of the vocabulary.
+    The ids must have passed `check_ids`.
     """
     vocab = loaded.architecture.vocab_size
-    if ids.size and not (int(ids.min()) >= 0 and int(ids.max()) < vocab):
-        raise BadInput(
-            f"ids from {int(ids.min())} to {int(ids.max())}; the model's are 0 to {vocab - 1}"
-        )
     length = ids.shape[1]
     positions = np.arange(length, dtype=np.int32)
 
