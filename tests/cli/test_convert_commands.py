@@ -1,6 +1,7 @@
 """`muster import` and `muster export`: there and back bit for bit, and what each refuses."""
 
 import json
+import os
 import re
 import shutil
 from pathlib import Path
@@ -132,6 +133,10 @@ REFUSED = {
     ),
     "step zero spelled": (("export", "done", "--out", "new", "--step", "x"), "--step"),
     "something in the way": (("export", "done", "--out", "bare"), "bare"),
+    "a pipe as tokenizer": (
+        ("export", "done", "--out", "new", "--tokenizer", "kept/pipe"),
+        "no tokenizer kept/pipe; give a tokenizer.json or its folder",
+    ),
     "no tokenizer": (
         ("export", "done", "--out", "new", "--tokenizer", "nowhere"),
         "nowhere",
@@ -155,6 +160,9 @@ def refused(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, O
     held = load_file(large / "model.safetensors")
     held["model.norm.weight"] = np.full_like(held["model.norm.weight"], 1e6)
     save_file(held, large / "model.safetensors")
+    (folder / "kept").mkdir()
+    (folder / "kept" / "tokenizer.json").write_text("{}")
+    os.mkfifo(folder / "kept" / "pipe")
     (folder / "damaged" / "checkpoints" / "7").mkdir(parents=True)
     first, *rest = outcomes(
         [["import", "whole", "--out", "done"], *(list(words) for words, _ in REFUSED.values())],

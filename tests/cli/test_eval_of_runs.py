@@ -34,6 +34,7 @@ COMMANDS = {
     "damaged meta": ("eval", "meta", *DATA, "--json"),
     "damaged and asked for": ("eval", "run", *DATA, "--step", "12"),
     "folder": ("eval", "with-tokenizer", *DATA, "--seq", "32", "--json"),
+    "strange name": ("eval", str(MODEL), *DATA, "--seq", "16", "--tokenizer", "two\nlines"),
     "folder without": ("eval", str(MODEL), *DATA, "--seq", "16", "--json"),
     "not finite": ("eval", "nan", "--ids", "ids.npy", "--json"),
     "tokenizer gone": ("eval", "gone", *DATA),
@@ -48,6 +49,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     np.save(folder / "ids.npy", np.arange(16, dtype=np.int64).reshape(2, 8))
     shutil.copytree(MODEL, folder / "with-tokenizer")
     shutil.copyfile(folder / "tokenizer.json", folder / "with-tokenizer" / "tokenizer.json")
+    shutil.copyfile(folder / "tokenizer.json", folder / "two\nlines")
     shutil.copytree(MODEL, folder / "nan")
     weights = load_file(folder / "nan" / "model.safetensors")
     weights["model.norm.weight"] = np.full_like(weights["model.norm.weight"], np.nan)
@@ -123,6 +125,12 @@ def test_a_folder_brings_its_own_tokenizer(found: dict[str, Outcome]) -> None:
     assert document["step"] is None
     assert document["tokens"] <= 200
     assert json.loads(found["folder without"].out)["tokenizer"] == "bytes"
+
+
+def test_a_name_of_two_lines_is_shown_on_one(found: dict[str, Outcome]) -> None:
+    outcome = found["strange name"]
+    assert outcome.status == 0, outcome
+    assert r"tokens by   'two\nlines'" in outcome.out
 
 
 def test_a_tokenizer_that_is_gone_is_named(found: dict[str, Outcome]) -> None:

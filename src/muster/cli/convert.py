@@ -10,6 +10,7 @@ from muster.cli.notes import say_damaged
 from muster.cli.options import JSON, Strict, step_number
 from muster.cli.paths import NamedPath
 from muster.errors import BadInput
+from muster.models.hf_config import printable
 from muster.units import format_bytes, format_count
 
 DTYPES = ("float32", "bfloat16", "float16")
@@ -82,5 +83,5 @@ def _report(result: dict[str, object], *, as_json: bool) -> None:
     click.echo(
         f"{result['model']}: {format_count(int(str(result['parameters'])))} parameters, "
         f"{format_bytes(float(str(result['bytes'])))} of {result['dtype']}, step {result['step']}, "
-        f"in {result['folder']}"
+        f"in {printable(Path(str(result['folder'])))}"
     )

@@ -14,6 +14,7 @@ from muster.cli.notes import say_damaged
 from muster.cli.options import JSON, Strict, step_number
 from muster.cli.paths import NamedPath, expanded
 from muster.errors import BadInput
+from muster.models.hf_config import printable
 from muster.units import parse_count
 
 if TYPE_CHECKING:
@@ -180,7 +181,7 @@ def _report(answer: _Answer, dtype: str, *, as_json: bool) -> None:
     click.echo(f"perplexity  {result.perplexity:.4f}")
     click.echo(f"tokens      {result.tokens:,}  in rows of {length:,}, computed in {dtype}")
     if answer.tokenizer is not None:
-        click.echo(f"tokens by   {answer.tokenizer}")
+        click.echo(f"tokens by   {printable(Path(answer.tokenizer))}")
     if answer.step is not None:
         click.echo(f"step        {answer.step:,}")
 

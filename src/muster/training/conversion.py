@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from muster.errors import BadInput
-from muster.models.hf_config import architecture_from_config, read_config
+from muster.models.hf_config import architecture_from_config, printable, read_config
 from muster.roofline.params import param_counts
 from muster.sharding.mesh import Layout
 from muster.training.checkpoints import Checkpoints, bytes_of, removed_if_refused
@@ -122,12 +122,14 @@ def _tokenizer(given: Path | None, meta: Mapping[str, Any]) -> tuple[Path, ...]:
     """The tokenizer's files that go with a model: those named, else those that it was trained with.
 
     Raises:
-        BadInput: a folder was named that has none.
+        BadInput: none was where it was said to be.
     """
     trained = meta.get("options", {}).get("tokenizer", "bytes")
     source = given or (None if trained == "bytes" else Path(trained))
     if source is None:
         return ()
+    if given is not None and not (given.is_dir() or given.is_file()):
+        raise BadInput(f"no tokenizer {printable(given)}; give a tokenizer.json or its folder")
     folder = source if source.is_dir() else source.parent
     found = tokenizer_files(folder) if folder.is_dir() else ()
     if given is not None and not found:
