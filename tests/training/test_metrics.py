@@ -69,7 +69,8 @@ def test_tensorboard_reads_every_number(tmp_path: Path) -> None:
 
     write(tmp_path, 1, 2, after=0)
     (file,) = (tmp_path / "tensorboard").iterdir()
-    content, seen = file.read_bytes(), {}
+    content = file.read_bytes()
+    seen: dict[tuple[int, str], float] = {}
     while content:  # length, its checksum, the event, its checksum
         size = int.from_bytes(content[:8], "little")
         event = Event.FromString(content[12 : 12 + size])

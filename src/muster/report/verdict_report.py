@@ -149,9 +149,7 @@ def print_collectives(rows: Sequence[CollectiveVerdict], screen: Console) -> Non
     """Print what a step sends, the longest first."""
     if not rows:
         return
-    screen.print(
-        title("Collectives", "of one step; exposed is what does not hide behind work")
-    )
+    screen.print(title("Collectives", "of one step; exposed is what does not hide behind work"))
     cells: list[dict[str, str | Text]] = [
         {
             "kind": f"{row.kind}{'' if row.asynchronous else ' (sync)'}",
