@@ -35,7 +35,7 @@ from muster.planner.host import host_share
 from muster.planner.meshes import Meshes, filled_by, schedules
 from muster.roofline.remat import Remat
 from muster.roofline.remat_policy import RematPolicy, remat_policy
-from muster.roofline.software import AttentionKernel, Software, default_attention
+from muster.roofline.software import AttentionKernel, Software
 from muster.roofline.step_memory import StepMemory, stage_memory, step_memory
 from muster.roofline.step_time import StepModel
 from muster.roofline.workload import Workload
@@ -87,8 +87,7 @@ def search(
     """
     if workload.batch_sequences % cluster.slices:
         raise BadInput(_uneven(cluster, workload))
-    kernel = attention or default_attention(cluster.chip)
-    model = StepModel(architecture, cluster, workload, attention=kernel, software=software)
+    model = StepModel(architecture, cluster, workload, attention=attention, software=software)
     return _Search(model, restrictions or Restrictions(), minimize, within).run()
 
 

@@ -21,7 +21,12 @@ from muster.roofline.matmul import matrix_unit
 from muster.roofline.memory import MOMENTS, dtype_bytes
 from muster.roofline.pipeline import dealt_layers, waiting_seconds
 from muster.roofline.remat_policy import RematPolicy
-from muster.roofline.software import FLASH, AttentionKernel, Software, default_software
+from muster.roofline.software import (
+    AttentionKernel,
+    Software,
+    default_attention,
+    default_software,
+)
 from muster.roofline.step_terms import (
     Ends,
     Gradients,
@@ -74,7 +79,7 @@ class StepModel:
         cluster: Cluster,
         workload: Workload,
         *,
-        attention: AttentionKernel = FLASH,
+        attention: AttentionKernel | None = None,
         software: Software | None = None,
         fitted: Efficiency | None = None,
     ) -> None:
@@ -84,7 +89,7 @@ class StepModel:
             architecture: the model.
             cluster: where it runs.
             workload: sizes and number formats.
-            attention: the attention kernel.
+            attention: the attention kernel; None for what most people use on the chip.
             software: who wrote the step; None for what most people use on the chip.
             fitted: efficiencies other than those of the data file.
         """
@@ -92,7 +97,7 @@ class StepModel:
         self.architecture = architecture
         self.cluster = cluster
         self.workload = workload
-        self.kernel = attention
+        self.kernel = attention or default_attention(chip)
         self.software = software or default_software(chip)
         found = fitted or efficiency(chip.id, self.software.name)
         self.fitted = replace(found, **NOTHING_HIDES) if self.software.blocking else found
@@ -104,7 +109,7 @@ class StepModel:
             else self.head_unit
         )
         share = {"flash": self.fitted.attention, "flash-attn": self.fitted.flash_attn}
-        self.attention_rate = chip.bf16_flops * share.get(attention.name, self.fitted.matmul)
+        self.attention_rate = chip.bf16_flops * share.get(self.kernel.name, self.fitted.matmul)
         self.gather = dtype_bytes(workload.gather_dtype)
         self.reduce = dtype_bytes(workload.reduce_dtype)
         self.shapes = tuple(
