@@ -1,8 +1,8 @@
 """What the search ranks, for sixty-odd questions: to show that a change of it changes no answer.
 
-    PYTHONPATH=OLD/src python benchmarks/rankings.py write /tmp/old.json
-    PYTHONPATH=src python benchmarks/rankings.py write /tmp/new.json
-    python benchmarks/rankings.py compare /tmp/old.json /tmp/new.json
+    PYTHONPATH=OLD/src python benchmarks/rankings.py write old.json
+    PYTHONPATH=src python benchmarks/rankings.py write new.json
+    python benchmarks/rankings.py compare old.json new.json
 
 OLD is a work tree of the version to compare with. Compared are the best and every other mesh within
 the share of it that is worth showing: layout, remat, step and memory, in their order, and which is
