@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING
 
 import click
 
+from muster.cli.asked import Asked, spelled
 from muster.cli.extras import needs_training
 from muster.cli.options import JSON, Strict, fixed_ways
+from muster.cli.paths import expanded
 from muster.errors import BadInput
 from muster.planner.plan_file import PlannedRun, planned_run, read_plan
-from muster.units import parse_batch, parse_count
+from muster.units import parse_batch
 
 if TYPE_CHECKING:
     from muster.hardware import Cluster
@@ -128,7 +130,7 @@ def train(**options: object) -> int:
 
     A run folder that holds checkpoints is resumed. SIGTERM saves and ends with status 0.
     """
-    asked = _Asked(options)
+    asked = Asked(options)
     if asked.whole("processes") > 1:
         from muster.training.processes import run_processes, without_processes
 
@@ -136,71 +138,7 @@ def train(**options: object) -> int:
     return _train(asked)
 
 
-class _Asked:
-    """The options as they were typed, read with their types."""
-
-    def __init__(self, options: dict[str, object]) -> None:
-        self._options = options
-
-    def text(self, name: str) -> str | None:
-        value = self._options[name]
-        if value is not None and not str(value).strip():
-            raise BadInput(f"{_spelled(name)} is given and empty")
-        return None if value is None else str(value)
-
-    def texts(self, name: str) -> tuple[str, ...]:
-        value = self._options[name]
-        assert isinstance(value, tuple)
-        if not all(str(each).strip() for each in value):
-            raise BadInput(f"{_spelled(name)} is given and empty")
-        return tuple(str(each) for each in value)
-
-    def flag(self, name: str) -> bool:
-        return bool(self._options[name])
-
-    def path(self, name: str) -> Path | None:
-        value = self._options[name]
-        assert value is None or isinstance(value, str)
-        return None if value is None else _path(value, name)
-
-    def whole(self, name: str) -> int:
-        """A number of at least 1 that has a default."""
-        number = self.count(name)
-        assert number is not None
-        return number
-
-    def count(self, name: str) -> int | None:
-        value = self._options[name]
-        return None if value is None else parse_count(str(value), _spelled(name))
-
-    def natural(self, name: str) -> int:
-        """A number of at least 0 that has a default."""
-        text = str(self._options[name])
-        if not re.fullmatch(r"\d{1,10}", text):
-            raise BadInput(f"{_spelled(name)} {text!r} is not a whole number of at least 0")
-        return int(text)
-
-    def number(self, name: str) -> float | None:
-        value = self._options[name]
-        assert value is None or isinstance(value, float)
-        return value
-
-
-def _path(text: str, name: str) -> Path:
-    """A path as it was typed, with ~ for a home directory."""
-    if not text.strip():
-        raise BadInput(f"{_spelled(name)} is given and empty")
-    try:
-        return Path(text).expanduser()
-    except RuntimeError:
-        raise BadInput(f"{_spelled(name)} {text!r} names no home directory") from None
-
-
-def _spelled(name: str) -> str:
-    return f"--{name.replace('_', '-')}"
-
-
-def _train(asked: _Asked) -> int:
+def _train(asked: Asked) -> int:
     from muster.report.training_progress import Silent, TerminalProgress
     from muster.training.devices import start
     from muster.training.job import run_job
@@ -254,7 +192,7 @@ def _plan_file(text: str) -> Path | None:
     """The file of a plan; None for a model, which may be a config.json too."""
     from muster.planner.plan_file import MOST_BYTES, is_plan
 
-    path = _path(text, "plan_or_model")
+    path = expanded(text, "PLAN|MODEL", "plan or model")
     if not text.endswith(".json") or not path.is_file():
         return None
     try:
@@ -271,22 +209,22 @@ def _model(text: str) -> "Architecture":
     return find_model(text)
 
 
-def _cluster(asked: _Asked) -> "Cluster | None":
+def _cluster(asked: Asked) -> "Cluster | None":
     from muster.hardware import parse_cluster
 
     hardware = asked.text("hardware")
     return parse_cluster(hardware) if hardware is not None else None
 
 
-def _job_of(asked: _Asked) -> "Job":
+def _job_of(asked: Asked) -> "Job":
     from muster.training.devices import Job
 
     names = ("coordinator", "process_count", "process_id")
     given = [name for name in names if asked.text(name) is not None]
     if not given:
         return Job(distributed=asked.flag("distributed"))
-    if lacking := [_spelled(name) for name in names if name not in given]:
-        raise BadInput(f"{_spelled(given[0])} needs {' and '.join(lacking)} beside it")
+    if lacking := [spelled(name) for name in names if name not in given]:
+        raise BadInput(f"{spelled(given[0])} needs {' and '.join(lacking)} beside it")
     processes, process = asked.whole("process_count"), asked.natural("process_id")
     if process >= processes:
         raise BadInput(f"--process-id {process} of {processes}; they count from 0")
@@ -294,7 +232,7 @@ def _job_of(asked: _Asked) -> "Job":
 
 
 def _planned_here(
-    architecture: "Architecture", cluster: "Cluster | None", asked: _Asked
+    architecture: "Architecture", cluster: "Cluster | None", asked: Asked
 ) -> PlannedRun:
     """The best plan that the trainer can carry out, for the hardware asked for or found."""
     from muster.hardware import parse_cluster
@@ -338,18 +276,18 @@ def _planned_here(
     return planned_run(document, where="the plan made here")
 
 
-def _with_choices(planned: PlannedRun, asked: _Asked) -> PlannedRun:
+def _with_choices(planned: PlannedRun, asked: Asked) -> PlannedRun:
     """A plan file decides by itself; what contradicts it is refused rather than ignored."""
     for name in PLANNED:
         if asked.text(name) is not None:
-            spelled = "--on" if name == "hardware" else _spelled(name)
-            raise BadInput(f"{spelled} is the plan's to say; make the plan anew with it")
+            word = "--on" if name == "hardware" else spelled(name)
+            raise BadInput(f"{word} is the plan's to say; make the plan anew with it")
     if asked.texts("fix"):
         raise BadInput("--fix is the plan's to say; make the plan anew with it")
     return planned
 
 
-def _training_job(planned: PlannedRun, asked: _Asked) -> "TrainingJob":
+def _training_job(planned: PlannedRun, asked: Asked) -> "TrainingJob":
     from muster.models.numerics import numerics
     from muster.roofline.params import param_counts
     from muster.training.data import DataConfig
@@ -371,7 +309,9 @@ def _training_job(planned: PlannedRun, asked: _Asked) -> "TrainingJob":
     return TrainingJob(
         planned=planned,
         data=DataConfig(
-            paths=tuple(_path(path, "data") for path in data if path != SYNTHETIC),
+            paths=tuple(
+                expanded(path, "--data", "file or folder") for path in data if path != SYNTHETIC
+            ),
             synthetic=data == (SYNTHETIC,),
             sequence_length=planned.workload.sequence_length,
             batch_sequences=planned.workload.batch_sequences,

@@ -124,7 +124,6 @@ class Sweep:
     what: What
     architecture: Architecture
     points: tuple[SweepPoint, ...]
-    full: bool = True  # every point is; kept for what is printed of it
 
     @property
     def given(self) -> SweepPoint:

@@ -94,7 +94,6 @@ def html_of(
         plots=scaling_plots(plan, chips, batch),
         sweep_columns=columns,
         sweep_rows=rows,
-        sweeps_full=chips.full and batch.full,
         alternatives=_alternatives(plan),
         rules=tuple(
             RuleRow(answer=answer, numbers=numbers, statement=rule.statement)

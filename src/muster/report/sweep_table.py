@@ -103,16 +103,11 @@ def short_days(days: float) -> str:
 
 
 def _legend(sweep: Sweep) -> str:
-    how = (
-        "every point searched in full"
-        if sweep.full
-        else "each point searched from its neighbour's layout, not in full"
-    )
     convention = "every matmul, causal" if sweep.what == "seq" else "6N"
     error, _ = error_words(sweep.given.cluster.chip.id)
     return (
         f"-> what was asked; MFU: {convention}, predicted; expected error of a step: {error}; "
-        f"{how}{_ends(sweep)}"
+        f"every point searched in full{_ends(sweep)}"
     )
 
 
