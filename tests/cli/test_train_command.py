@@ -63,7 +63,10 @@ BAD = {
         r"ids up to 255 and the model's vocab_size is 100",
     ),
     "synthetic beside files": ((*RUN, "--data", "synthetic"), "synthetic"),
-    "an empty path": (("train", "model.json", *ON, *DATA, "--steps", "2", "--out", ""), "--out '' names no folder"),
+    "an empty path": (
+        ("train", "model.json", *ON, *DATA, "--steps", "2", "--out", ""),
+        "--out '' names no folder",
+    ),
     "nobody's home": ((*RUN, "--data", "~nobody-here/x"), "there is no home of ~nobody-here"),
     "an option twice": ((*RUN, "--lr", "1e-3", "--lr", "1e-4"), "given twice"),
     "too many devices": (

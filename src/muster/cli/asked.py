@@ -8,6 +8,10 @@ from muster.errors import BadInput
 from muster.units import parse_count
 
 
+# Options whose parameter has another name than they.
+SPELLED = {"hardware": "--on", "folder": "--out", "initial": "--init"}
+
+
 class Asked:
     """The options as they were typed, read with their types."""
 
@@ -65,5 +69,9 @@ class Asked:
 
 
 def spelled(name: str) -> str:
-    """An option as it is typed: `save_every` is --save-every."""
-    return f"--{name.replace('_', '-')}"
+    """An option as it is typed.
+
+    >>> spelled("save_every"), spelled("folder")
+    ('--save-every', '--out')
+    """
+    return SPELLED.get(name, f"--{name.replace('_', '-')}")

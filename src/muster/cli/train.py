@@ -280,8 +280,7 @@ def _with_choices(planned: PlannedRun, asked: Asked) -> PlannedRun:
     """A plan file decides by itself; what contradicts it is refused rather than ignored."""
     for name in PLANNED:
         if asked.text(name) is not None:
-            word = "--on" if name == "hardware" else spelled(name)
-            raise BadInput(f"{word} is the plan's to say; make the plan anew with it")
+            raise BadInput(f"{spelled(name)} is the plan's to say; make the plan anew with it")
     if asked.texts("fix"):
         raise BadInput("--fix is the plan's to say; make the plan anew with it")
     return planned
