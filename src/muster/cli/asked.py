@@ -7,7 +7,6 @@ from muster.cli.paths import expanded
 from muster.errors import BadInput
 from muster.units import parse_count
 
-
 # Options whose parameter has another name than they.
 SPELLED = {"hardware": "--on", "folder": "--out", "initial": "--init"}
 
