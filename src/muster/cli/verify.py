@@ -2,15 +2,24 @@
 
 import json
 import re
+from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-from muster.cli.files import check_writable
+from muster.cli.files import check_writable, write_whole
 from muster.cli.options import JSON, Strict
-from muster.errors import BadInput
+from muster.errors import BadInput, shorten
+
+if TYPE_CHECKING:
+    from muster.planner.plan_file import PlannedRun
+    from muster.proof.compiler import Compilation
+    from muster.proof.others import Tried
+    from muster.proof.verdict import Verdict
 
 DOES_NOT_PASS = 1
+MOST_OTHERS = 20
 
 
 @click.command(cls=Strict)
@@ -34,38 +43,114 @@ DOES_NOT_PASS = 1
     metavar="FILE",
     help="Keep the scheduled program's text here.",
 )
+@click.option(
+    "--timeout",
+    metavar="SECONDS",
+    help="Stop a compilation that takes longer. Without it none is stopped.",
+)
+@click.option(
+    "--others",
+    metavar="N",
+    help="Layouts to try next where this one does not pass: 3 where the compiler died of it or "
+    "--out is given, else 0.",
+)
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Write the plan that passes here: this one, or the next best layout that does.",
+)
 @JSON
 def verify(
-    plan: Path, flags: tuple[str, ...], trace: Path | None, hlo: Path | None, as_json: bool
+    plan: Path,
+    flags: tuple[str, ...],
+    trace: Path | None,
+    hlo: Path | None,
+    timeout: str | None,
+    others: str | None,
+    out: Path | None,
+    as_json: bool,
 ) -> int:
     """Compile the training step of a plan and read what the compiler made of it.
 
-    No TPU is needed. Exit status 0: it fits; 1: it does not, or does not compile.
+    No TPU is needed. Exit status 0: it fits; 1: it does not, or does not compile, whatever other
+    layout passes.
+
+    Compilations are kept in the user's cache folder (muster/proof), 2 GiB at most; those used
+    longest ago go first.
     """
     from muster.planner.plan_file import read_plan
-    from muster.proof.compiler import compile_plan
+    from muster.proof.compiler import compile_with_known_options
+    from muster.proof.others import MOST_TRIED, try_others
     from muster.proof.trace import write_trace
     from muster.proof.verdict import judge
 
-    for option, file in (("--trace", trace), ("--hlo", hlo)):
+    for option, file in (("--trace", trace), ("--hlo", hlo), ("--out", out)):
         if file is not None:
             check_writable(file, option)
+    options, seconds, asked = _options(flags), _seconds(timeout), _count(others)
     planned = read_plan(plan)
-    options = _options(flags)
-    if not as_json:
-        click.echo("compiling the step for the plan's topology ...", err=True)
-    verdict = judge(planned, compile_plan(planned, options=options))
+
+    def compile_one(run: "PlannedRun") -> "Compilation":
+        if as_json:
+            return compile_with_known_options(run, options, timeout_seconds=seconds)
+        return _while_told(
+            f"compiling the step, {run.layout}, for {run.cluster.name}",
+            lambda progress: compile_with_known_options(
+                run, options, timeout_seconds=seconds, progress=progress
+            ),
+        )
+
+    verdict = judge(planned, compile_one(planned))
     if trace is not None and verdict.timeline is not None:
         write_trace(verdict.timeline, trace, name=planned.architecture.name)
     if hlo is not None and verdict.compilation.text is not None:
         hlo.write_bytes(verdict.compilation.text.read_bytes())
+    tried: list[Tried] = []
+    if not verdict.fits:
+        unasked = MOST_TRIED if out is not None or verdict.compilation.compilers_fault else 0
+        most = unasked if asked is None else asked
+        tried = list(try_others(planned, compile_one, most=most)) if most else []
     if as_json:
-        click.echo(json.dumps(verdict.to_json(), indent=1, allow_nan=False))
+        document = verdict.to_json() | {"others": [each.to_json() for each in tried]}
+        click.echo(json.dumps(document, indent=1, allow_nan=False))
     else:
-        from muster.report.verdict_report import print_verdict
+        from muster.report.verdict_report import print_others, print_verdict
 
         print_verdict(verdict)
+        print_others(tried)
+    if out is not None:
+        _write_passing(out, verdict, tried)
     return 0 if verdict.fits else DOES_NOT_PASS
+
+
+def _write_passing(out: Path, verdict: "Verdict", tried: "list[Tried]") -> None:
+    """Write the plan that passes; where none does, no file."""
+    passing = verdict.planned if verdict.fits else None
+    passing = passing or next((each.planned for each in tried if each.passes), None)
+    if passing is None:
+        click.echo(f"muster: nothing passes, so {out} is not written", err=True)
+        return
+    write_whole({out: json.dumps(passing.document, indent=1) + "\n"})
+
+
+def _while_told[Out](what: str, run: Callable[[Callable[[str, float], None]], Out]) -> Out:
+    """Run something long: its stage and seconds on a terminal, else a line as it begins."""
+    from rich.console import Console
+
+    screen = Console(stderr=True, highlight=False, markup=False, emoji=False)
+    if not screen.is_terminal:
+        begun: list[str] = []
+
+        def say_once(stage: str, seconds: float) -> None:
+            del stage, seconds
+            if not begun:
+                begun.append(what)
+                click.echo(f"{what} ...", err=True)
+
+        return run(say_once)
+    with screen.status(what) as shown:
+        return run(lambda stage, seconds: shown.update(f"{what}: {stage}, {seconds:.0f} s"))
 
 
 def _options(flags: tuple[str, ...]) -> dict[str, str]:
@@ -78,3 +163,19 @@ def _options(flags: tuple[str, ...]) -> dict[str, str]:
             raise BadInput(f"--flag {name} is given twice; give it once")
         options[name] = value
     return options
+
+
+def _seconds(text: str | None) -> float | None:
+    if text is None:
+        return None
+    if not re.fullmatch(r"\d{1,7}(\.\d{1,3})?", text, re.ASCII) or not float(text):
+        raise BadInput(f"--timeout {shorten(text)} is not a number of seconds; write it like 600")
+    return float(text)
+
+
+def _count(text: str | None) -> int | None:
+    if text is None:
+        return None
+    if not re.fullmatch(r"\d{1,2}", text, re.ASCII) or int(text) > MOST_OTHERS:
+        raise BadInput(f"--others {shorten(text)} is not a number from 0 to {MOST_OTHERS}")
+    return int(text)

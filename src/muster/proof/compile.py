@@ -91,11 +91,14 @@ def compile_step(request: dict[str, Any], folder: Path) -> dict[str, Any]:
         layers = planned.architecture.layers[: request["layers"]]
         planned = replace(planned, architecture=replace(planned.architecture, layers=layers))
     begun = time.perf_counter()
+    say_stage(folder, "tracing the step")
     program = program_of(planned, topology_devices(planned.cluster))
     lowered = program.lowered()
     traced = time.perf_counter()
+    say_stage(folder, "compiling the step")
     compiled = lowered.compile(compiler_options=dict(request["options"]) or None)
     done = time.perf_counter()
+    say_stage(folder, "writing the program")
     (folder / "program.hlo.txt").write_text(compiled.as_text() or "", "utf-8")
     memory, cost = compiled.memory_analysis(), compiled.cost_analysis() or {}
     mesh = program.model.partition.mesh
@@ -108,6 +111,11 @@ def compile_step(request: dict[str, Any], folder: Path) -> dict[str, Any]:
         "trace_seconds": traced - begun,
         "compile_seconds": done - traced,
     }
+
+
+def say_stage(folder: Path, stage: str) -> None:
+    """Tell the process that waits what is being done."""
+    (folder / "stage").write_text(stage, "utf-8")
 
 
 def _place(device: jax.Device) -> list[int]:

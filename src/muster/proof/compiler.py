@@ -5,18 +5,21 @@ asks. A compilation is kept by what it depends on: the plan's choices, muster's 
 version and options; the second time it costs nothing.
 """
 
+import atexit
 import contextlib
 import hashlib
 import json
+import math
 import os
+import re
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -24,6 +27,7 @@ from typing import Any, Literal
 
 from muster.errors import BadInput
 from muster.planner.plan_file import PlannedRun
+from muster.proof import kept
 
 PACKAGES = ("jax", "jaxlib", "libtpu")
 # One process holds libtpu unless told otherwise; no metadata server is asked where there is none.
@@ -37,6 +41,10 @@ ENVIRONMENT = {
 PARTS_COMPILED = ("muster", "model", "cluster", "workload", "layout")
 CODE_APART = ("cli", "report", "validation", "proof", "launch")
 MOST_LAST_WORDS = 300
+TOLD_EVERY_SECONDS = 0.5
+STARTING = "starting the compiler"
+# Signals that say nothing about the compiler: a machine out of memory, a user who ends it.
+FROM_OUTSIDE = ("SIGKILL", "SIGTERM", "SIGINT", "SIGHUP")
 
 type Status = Literal["compiled", "too_large", "refused", "died", "bad_input"]
 
@@ -91,6 +99,9 @@ class Compilation:
         versions: of JAX and the compiler.
         options: compiler options that it was given.
         kept: whether it was found among results kept before.
+        refused: options that the compiler did not take, as name=value; it went without them.
+        ended_by: the signal that ended the child process, where one did.
+        note: what the user should know of how it was kept; empty for nothing.
     """
 
     status: Status
@@ -110,12 +121,17 @@ class Compilation:
     versions: Mapping[str, str] = field(default_factory=dict)
     options: Mapping[str, str] = field(default_factory=dict)
     kept: bool = False
+    refused: tuple[str, ...] = ()
+    ended_by: str = ""
+    note: str = ""
+
+    @property
+    def compilers_fault(self) -> bool:
+        """Whether the compiler ended its own process, which another layout may be spared."""
+        return self.status == "died" and self.ended_by not in {"", *FROM_OUTSIDE}
 
 
-def default_cache() -> Path:
-    """Where compilations are kept: the user's cache folder."""
-    base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "muster" / "proof"
+type Progress = Callable[[str, float], None]
 
 
 def compile_plan(
@@ -125,6 +141,7 @@ def compile_plan(
     layers: int | None = None,
     folder: Path | None = None,
     timeout_seconds: float | None = None,
+    progress: Progress | None = None,
 ) -> Compilation:
     """Compile the training step of a plan for the plan's own topology.
 
@@ -132,8 +149,9 @@ def compile_plan(
         planned: the plan.
         options: compiler options, by name.
         layers: compile a model of this many of its layers instead; None for all.
-        folder: where compilations are kept; None for `default_cache()`.
+        folder: where compilations are kept; None for the user's cache folder.
         timeout_seconds: after which the child process is ended; None for never.
+        progress: told the stage and the seconds since the beginning, twice a second.
 
     Raises:
         BadInput: the plan is not for TPUs, or the compiler is not installed.
@@ -144,22 +162,94 @@ def compile_plan(
         "options": dict(options or {}),
         "layers": layers,
     }
-    key = content_key(request)
-    kept = (folder or default_cache()) / key[:2] / key
-    found = _read(kept, kept=True)
+    home, note = _usable(folder or kept.default_folder())
+    place = kept.entry(home, content_key(request))
+    found = _read(place, was_kept=True)
     if found is not None:
+        kept.mark_used(place)
         return found
-    kept.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=kept.parent, prefix="new-") as work:
-        result = _run(request, Path(work), timeout_seconds)
+    place.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=place.parent, prefix=kept.UNFINISHED) as name:
+        work = Path(name)
+        result = _run(request, work, timeout_seconds, progress)
         result |= {"versions": versions(), "options": request["options"]}
-        (Path(work) / "result.json").write_text(json.dumps(result), "utf-8")
         if result["status"] == "died":  # it may have been this machine's fault: never kept
-            return _compilation(result, Path(work), kept=False)
-        _keep(Path(work), kept)
-    done = _read(kept, kept=False)
+            return replace(_compilation(result, work, was_kept=False), note=note)
+        kept.written(result, work)
+        try:
+            kept.keep(work, place)
+        except OSError as error:
+            note = _not_kept(home, error)
+            place = _for_this_process() / "program"
+            shutil.copytree(work, place)
+    if not note:
+        kept.make_room(home, spare=place)
+    done = _read(place, was_kept=False)
     assert done is not None
-    return done
+    return replace(done, note=note)
+
+
+def compile_with_known_options(
+    planned: PlannedRun,
+    options: Mapping[str, str],
+    *,
+    folder: Path | None = None,
+    timeout_seconds: float | None = None,
+    progress: Progress | None = None,
+) -> Compilation:
+    """Compile with those of some options that the compiler takes; `refused` says which it did not.
+
+    Raises:
+        BadInput: as `compile_plan`.
+    """
+    left, refused = dict(options), list[str]()
+    while True:
+        done = compile_plan(
+            planned,
+            options=left,
+            folder=folder,
+            timeout_seconds=timeout_seconds,
+            progress=progress,
+        )
+        named = option_refused(done, left)
+        if named is None:
+            return replace(done, refused=tuple(refused))
+        refused.append(f"{named}={left.pop(named)}")
+
+
+def option_refused(done: Compilation, options: Mapping[str, str]) -> str | None:
+    """The option for whose sake the compiler refused; None where it had another reason.
+
+    >>> said = "INVALID_ARGUMENT: No such compile option: 'xla_x'"
+    >>> option_refused(Compilation(status="refused", message=said), {"xla_x": "1", "xla": "2"})
+    'xla_x'
+    """
+    if done.status != "refused":
+        return None
+    said = re.findall(r"\w+", done.message)
+    return next((name for name in options if name in said), None)
+
+
+def _usable(folder: Path) -> tuple[Path, str]:
+    """A folder to keep results in, and what to say where it is not the one that was meant."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=folder, prefix=kept.UNFINISHED):
+            return folder, ""
+    except OSError as error:
+        return _for_this_process(), _not_kept(folder, error)
+
+
+def _not_kept(folder: Path, error: OSError) -> str:
+    why = error.strerror or type(error).__name__
+    return f"the result is not kept for the next time: {folder} cannot be written ({why})"
+
+
+def _for_this_process() -> Path:
+    """A folder that is gone when this process ends."""
+    folder = Path(tempfile.mkdtemp(prefix="muster-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
 
 
 def content_key(request: Mapping[str, Any]) -> str:
@@ -207,41 +297,86 @@ def _check(planned: PlannedRun) -> None:
         )
 
 
-def _run(request: Mapping[str, Any], work: Path, timeout_seconds: float | None) -> dict[str, Any]:
-    asked = work / "request.json"
-    asked.write_text(json.dumps(request), "utf-8")
+def _run(
+    request: Mapping[str, Any],
+    work: Path,
+    timeout_seconds: float | None,
+    progress: Progress | None,
+) -> dict[str, Any]:
+    question = work / "request.json"
+    question.write_text(json.dumps(request), "utf-8")
     begun = time.perf_counter()
     with (work / "log.txt").open("wb") as log:
         child = subprocess.Popen(
-            [sys.executable, "-m", "muster.proof.compile", str(asked), str(work)],
+            [sys.executable, "-m", "muster.proof.compile", str(question), str(work)],
             env=os.environ | ENVIRONMENT,
             stdout=log,
             stderr=log,
             start_new_session=True,  # so that a Ctrl-C reaches it through us, once
         )
         try:
-            status = child.wait(timeout_seconds)
-        except subprocess.TimeoutExpired:
-            _end(child)
-            return {"status": "died", "message": f"not done after {timeout_seconds:g} s"}
+            status = _wait(child, work, timeout_seconds, progress)
         except BaseException:
             _end(child)
             raise
-    result = work / "result.json"
+    passed = time.perf_counter() - begun
+    if status is None:
+        _end(child)
+        said = f"the compiler was not done after {timeout_seconds:g} s and was stopped"
+        return {"status": "died", "message": said, "compile_seconds": passed}
+    result = work / kept.RESULT
     if status == 0 and result.exists():
         found: dict[str, Any] = json.loads(result.read_text("utf-8"))
         return found
     return {
         "status": "died",
         "message": how_it_died(status, (work / "log.txt").read_text("utf-8", errors="replace")),
-        "compile_seconds": time.perf_counter() - begun,
+        "ended_by": signal_name(status),
+        "compile_seconds": passed,
     }
+
+
+def _wait(
+    child: subprocess.Popen[bytes],
+    work: Path,
+    timeout_seconds: float | None,
+    progress: Progress | None,
+) -> int | None:
+    """The child's exit status; None where it took longer than it may."""
+    begun = time.perf_counter()
+    while True:
+        passed = time.perf_counter() - begun
+        if progress is not None:
+            progress(_stage(work), passed)
+        left = math.inf if timeout_seconds is None else timeout_seconds - passed
+        if left <= 0:
+            return None
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            return child.wait(min(left, TOLD_EVERY_SECONDS))
+
+
+def _stage(work: Path) -> str:
+    try:
+        return (work / "stage").read_text("utf-8") or STARTING
+    except OSError:
+        return STARTING
 
 
 def _end(child: subprocess.Popen[bytes]) -> None:
     with contextlib.suppress(ProcessLookupError):
         os.killpg(child.pid, signal.SIGKILL)
     child.wait()
+
+
+def signal_name(status: int) -> str:
+    """The signal that ended a process, "" where none did.
+
+    >>> signal_name(-8), signal_name(1)
+    ('SIGFPE', '')
+    """
+    if status >= 0:
+        return ""
+    return signal.Signals(-status).name if -status in list(signal.Signals) else f"signal {-status}"
 
 
 def how_it_died(status: int, log: str) -> str:
@@ -255,7 +390,7 @@ def how_it_died(status: int, log: str) -> str:
     lines = [line.strip() for line in log.splitlines() if line.strip()]
     if status >= 0:
         return f"the compiler process failed: {lines[-1][:MOST_LAST_WORDS] if lines else status}"
-    name = signal.Signals(-status).name if -status in list(signal.Signals) else f"signal {-status}"
+    name = signal_name(status)
     why = {
         "SIGFPE": ", an arithmetic fault inside the TPU compiler",
         "SIGABRT": ": the TPU compiler gave up",
@@ -269,32 +404,21 @@ def how_it_died(status: int, log: str) -> str:
     return f"the compiler process ended with {name}{why}{said}"
 
 
-def _keep(work: Path, kept: Path) -> None:
-    """Put a finished folder in its place; a renamed folder is whole or not there."""
-    (work / "request.json").unlink()
-    ready = kept.with_name(kept.name + f".{os.getpid()}")
-    shutil.copytree(work, ready)
+def _read(place: Path, *, was_kept: bool) -> Compilation | None:
+    result = kept.read_result(place)
     try:
-        ready.rename(kept)
-    except OSError:  # another process was first: its result is as good
-        shutil.rmtree(ready, ignore_errors=True)
-
-
-def _read(folder: Path, *, kept: bool) -> Compilation | None:
-    try:
-        result = json.loads((folder / "result.json").read_text("utf-8"))
-    except (OSError, ValueError):
+        return None if result is None else _compilation(result, place, was_kept=was_kept)
+    except (KeyError, TypeError, ValueError):  # of another version, or damaged
         return None
-    return _compilation(result, folder, kept=kept)
 
 
-def _compilation(result: Mapping[str, Any], folder: Path, *, kept: bool) -> Compilation:
+def _compilation(result: Mapping[str, Any], folder: Path, *, was_kept: bool) -> Compilation:
     compiled = result["status"] == "compiled"
     given = {key: value for key, value in result.items() if key not in {"memory", "coordinates"}}
     return Compilation(
         **given,
-        kept=kept,
-        text=folder / "program.hlo.txt" if compiled else None,
+        kept=was_kept,
+        text=folder / kept.PROGRAM if compiled else None,
         memory=Memory(**result["memory"]) if compiled else None,
         coordinates=tuple(tuple(place) for place in result.get("coordinates", ())),
     )

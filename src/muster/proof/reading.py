@@ -1,11 +1,14 @@
-"""What any scheduled TPU program tells of itself: work, collectives, timeline."""
+"""What any scheduled TPU program tells of itself: work, collectives, timeline, findings."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from muster.hardware import Cluster
+from muster.planner.plan_file import PlannedRun
+from muster.proof.findings import Finding, Room, findings_of, refused_options, seen
 from muster.proof.hlo import Collective, Cycles, Program, collectives, compute_cycles, walk
+from muster.proof.hlo.collectives import mesh_for
 from muster.proof.hlo.flops import matmul_flops
 from muster.proof.hlo.kinds import is_pallas
 from muster.proof.kernels import work_of
@@ -33,6 +36,7 @@ class Reading:
 
     Attributes:
         flops: of matmuls and kernels, loops multiplied out.
+        findings: the costliest first.
         notes: what was guessed or not understood, one line each.
     """
 
@@ -41,6 +45,7 @@ class Reading:
     cycles: Cycles
     flops: float
     collectives: tuple[CollectiveVerdict, ...]
+    findings: tuple[Finding, ...]
     notes: tuple[str, ...]
 
     def to_json(self) -> dict[str, Any]:
@@ -57,6 +62,7 @@ class Reading:
             "exposed_communication_seconds": timeline.exposed_communication,
             "collectives": [asdict(each) for each in self.collectives],
             "costliest": costliest_json(timeline),
+            "findings": [asdict(each) for each in self.findings],
             "notes": list(self.notes),
         }
 
@@ -81,6 +87,9 @@ def read_program(
     *,
     mesh: Mapping[str, int] | None = None,
     coordinates: tuple[Place, ...] = (),
+    planned: PlannedRun | None = None,
+    memory: Room | None = None,
+    refused: Iterable[str] = (),
 ) -> Reading:
     """Read one step of a program.
 
@@ -89,18 +98,31 @@ def read_program(
         cluster: the chips that it runs on.
         mesh: ways of every axis, outermost first; None for what the program names.
         coordinates: of every device in the mesh's order: x, y, z, core, slice.
+        planned: the plan that it was compiled from, where it was.
+        memory: of one device, where the compiler said it.
+        refused: options that the compiler did not take.
 
     Raises:
         BadInput: the program has no schedule, or the chips are no TPUs.
     """
     timeline = time_program(program, cluster, mesh=mesh, coordinates=coordinates)
     unread = (f"not understood, {count} times: {what}" for what, count in program.unknown.items())
+    step = seen(
+        program,
+        timeline,
+        cluster,
+        mesh=mesh_for(program, mesh),
+        places=coordinates,
+        planned=planned,
+        memory=memory,
+    )
     return Reading(
         program=program,
         timeline=timeline,
         cycles=compute_cycles(program),
         flops=program_flops(program),
         collectives=tuple(_collectives(program, cluster, mesh, coordinates, timeline)),
+        findings=findings_of(step, *refused_options(refused)),
         notes=(*timeline.notes, *unread),
     )
 

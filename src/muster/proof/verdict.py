@@ -11,38 +11,12 @@ from typing import Any
 from muster.errors import BadInput
 from muster.planner.plan_file import PlannedRun
 from muster.proof.compiler import Compilation
-from muster.proof.findings import Finding, findings_of
+from muster.proof.expected import AxesTraffic, compared, expected_traffic
+from muster.proof.findings import Finding, refused_options
 from muster.proof.hlo import parse
+from muster.proof.memory import MemoryVerdict, memory_verdict
 from muster.proof.reading import CollectiveVerdict, costliest_json, read_program
 from muster.proof.timeline import Timeline
-
-# The parts of a plan's memory that the compiler sees as arguments of the step.
-ARGUMENTS = ("params", "optimizer")
-TEMPORARIES = ("gradients", "activations", "logits", "workspace")
-
-
-@dataclass(frozen=True, kw_only=True)
-class MemoryVerdict:
-    """One device's HBM, bytes: the compiler's count beside the plan's.
-
-    Attributes:
-        arguments: parameters, moments and batch; `predicted_arguments` the plan's for them.
-        temporaries: whatever lives within a step, outputs that do not replace arguments and code.
-        usable: what a program may have.
-    """
-
-    arguments: int
-    temporaries: int
-    total: int
-    usable: int
-    predicted_arguments: float
-    predicted_temporaries: float
-    predicted_total: float
-
-    @property
-    def fits(self) -> bool:
-        """Whether it does, by the compiler's count."""
-        return self.total <= self.usable
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,6 +29,7 @@ class Verdict:
         memory: None where the compiler gave no count.
         compiled_flops: of one device and step, matmuls and kernels, loops multiplied out.
         predicted_flops: the plan's: every matmul, causal, with what is computed again.
+        traffic: the program's collectives beside those that the plan expects, by mesh axes.
         step_seconds: of the timeline; None where there is no program.
     """
 
@@ -64,6 +39,7 @@ class Verdict:
     compiled_flops: float
     predicted_flops: float
     collectives: tuple[CollectiveVerdict, ...]
+    traffic: tuple[AxesTraffic, ...]
     compute_cycles: int
     compute_seconds: float
     timeline: Timeline | None
@@ -90,7 +66,7 @@ class Verdict:
     def to_json(self) -> dict[str, Any]:
         """The answer of `muster verify --json`."""
         done = self.compilation
-        memory = asdict(self.memory) if self.memory else _needed(done)
+        memory = self.memory.to_json() if self.memory else _needed(done)
         return {
             "muster": 1,
             "fits": self.fits,
@@ -98,13 +74,18 @@ class Verdict:
             "status": done.status,
             "message": done.message,
             "plan": dict(self.planned.document),
-            "compiler": {**done.versions, "flags": dict(done.options)},
+            "compiler": {
+                **done.versions,
+                "flags": dict(done.options),
+                "refused": list(done.refused),
+            },
             "memory_per_chip": memory,
             "flops_per_step_per_chip": {
                 "compiled": self.compiled_flops,
                 "predicted": self.predicted_flops,
             },
             "collectives": [asdict(each) for each in self.collectives],
+            "traffic": [each.to_json() for each in self.traffic],
             "compute_cycles": self.compute_cycles,
             "compute_seconds": self.compute_seconds,
             "step_seconds": self.step_seconds,
@@ -129,26 +110,33 @@ def judge(planned: PlannedRun, compilation: Compilation) -> Verdict:
     """
     if compilation.status == "bad_input":
         raise BadInput(compilation.message)
-    memory = _memory(planned, compilation)
+    notes = (compilation.note,) if compilation.note else ()
     if compilation.text is None:
         return Verdict(
             planned=planned,
             compilation=compilation,
-            memory=memory,
+            memory=None,
             compiled_flops=0.0,
             predicted_flops=_predicted_flops(planned),
             collectives=(),
+            traffic=(),
             compute_cycles=0,
             compute_seconds=0.0,
             timeline=None,
-            findings=(),
-            notes=(),
+            findings=tuple(refused_options(compilation.refused)),
+            notes=notes,
         )
+    assert compilation.memory is not None, "what is compiled has been counted"
+    program = parse(compilation.text.read_text("utf-8"))
+    memory = memory_verdict(planned, compilation.memory, program)
     reading = read_program(
-        parse(compilation.text.read_text("utf-8")),
+        program,
         planned.cluster,
         mesh=compilation.mesh,
         coordinates=compilation.coordinates,
+        planned=planned,
+        memory=memory,
+        refused=compilation.refused,
     )
     timeline = reading.timeline
     return Verdict(
@@ -158,11 +146,12 @@ def judge(planned: PlannedRun, compilation: Compilation) -> Verdict:
         compiled_flops=reading.flops,
         predicted_flops=_predicted_flops(planned),
         collectives=reading.collectives,
+        traffic=compared(expected_traffic(planned, compilation.mesh), reading.collectives),
         compute_cycles=reading.cycles.compute,
         compute_seconds=reading.cycles.compute / _clock(planned) + timeline.of_kind("kernel"),
         timeline=timeline,
-        findings=findings_of(planned, reading.program, timeline, memory, compilation.mesh),
-        notes=reading.notes,
+        findings=reading.findings,
+        notes=(*notes, *reading.notes),
     )
 
 
@@ -181,25 +170,6 @@ def _predicted_flops(planned: PlannedRun) -> float:
     each = float(parts.get("flops_per_token_causal", planned.flops_per_token))
     again = float(parts.get("flops_per_token_recomputed", 0.0))
     return (each + again) * tokens / devices
-
-
-def _memory(planned: PlannedRun, compilation: Compilation) -> MemoryVerdict | None:
-    counted = compilation.memory
-    if counted is None:
-        return None
-    estimate = planned.document.get("estimate")
-    parts = estimate.get("memory_per_chip", {}) if isinstance(estimate, Mapping) else {}
-    chip = planned.cluster.chip
-    share = 1 / chip.devices_per_chip
-    return MemoryVerdict(
-        arguments=counted.arguments,
-        temporaries=counted.total - counted.arguments,
-        total=counted.total,
-        usable=int(chip.hbm_bytes * share),
-        predicted_arguments=share * sum(float(parts.get(key, 0.0)) for key in ARGUMENTS),
-        predicted_temporaries=share * sum(float(parts.get(key, 0.0)) for key in TEMPORARIES),
-        predicted_total=share * float(parts.get("total", 0.0)),
-    )
 
 
 def _needed(compilation: Compilation) -> dict[str, Any]:

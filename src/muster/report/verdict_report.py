@@ -5,6 +5,9 @@ from collections.abc import Sequence
 from rich.console import Console
 from rich.text import Text
 
+from muster.proof.expected import AxesTraffic, large
+from muster.proof.findings import Finding
+from muster.proof.others import Tried
 from muster.proof.reading import CollectiveVerdict, Reading
 from muster.proof.timeline import Timeline
 from muster.proof.verdict import Verdict
@@ -20,6 +23,26 @@ COLLECTIVES = (
     Column("strategy", left=True, rank=1, folds=True),
     Column("time"),
     Column("exposed"),
+)
+TRAFFIC = (
+    Column("axes", left=True),
+    Column("what", left=True, folds=True),
+    Column("plan"),
+    Column("compiled"),
+    Column("ratio"),
+    Column("compiled as", left=True, rank=1, folds=True),
+)
+MEMORY = (
+    Column("", left=True),
+    Column("compiler"),
+    Column("plan"),
+    Column("compiler - plan"),
+)
+OTHERS = (
+    Column("layout", left=True, folds=True),
+    Column("remat", left=True),
+    Column("verdict", left=True, folds=True),
+    Column("plan's step", rank=1),
 )
 COSTS = (
     Column("operation", left=True, folds=True),
@@ -43,9 +66,10 @@ def print_verdict(verdict: Verdict) -> None:
     _memory(verdict, screen)
     if verdict.timeline is not None:
         _step(verdict, screen)
+        print_traffic(verdict.traffic, screen)
         print_collectives(verdict.collectives, screen)
         print_costs(verdict.timeline, screen)
-        _findings(verdict, screen)
+    print_findings(verdict.findings, screen)
     for note in verdict.notes:
         screen.print(Text(f"! {note}", style=WARN))
 
@@ -67,6 +91,7 @@ def print_reading(reading: Reading, name: str) -> None:
     screen.print()
     print_collectives(reading.collectives, screen)
     print_costs(timeline, screen)
+    print_findings(reading.findings, screen)
     for note in reading.notes:
         screen.print(Text(f"! {note}", style=WARN))
 
@@ -92,19 +117,40 @@ def _memory(verdict: Verdict, screen: Console) -> None:
     memory = verdict.memory
     if memory is None:
         return
-    table = Grid(header=True, gap=2)
-    for name, justify in (("", "left"), ("compiler", "right"), ("plan", "right"), ("", "left")):
-        table.add_column(name, justify=justify)  # type: ignore[arg-type]
-    rows = (
-        ("state and batch", memory.arguments, memory.predicted_arguments, "arguments of the step"),
-        ("within the step", memory.temporaries, memory.predicted_temporaries, "temporaries, code"),
-        ("total", memory.total, memory.predicted_total, f"of {format_bytes(memory.usable)}"),
+    cells: list[dict[str, str | Text]] = [
+        {
+            "": term.name,
+            "compiler": _bytes(term.compiled),
+            "plan": _bytes(term.predicted),
+            "compiler - plan": _difference(term.compiled, term.predicted),
+        }
+        for term in memory.terms
+    ]
+    cells.append(
+        {
+            "": "total",
+            "compiler": format_bytes(memory.total),
+            "plan": format_bytes(memory.predicted_total) if memory.predicted_total else "-",
+            "compiler - plan": _difference(memory.total, memory.predicted_total or None),
+        }
     )
-    for name, compiled, predicted, what in rows:
-        table.add_cells(name, format_bytes(compiled), format_bytes(predicted), what)
-    screen.print(title("Memory", "of one device"))
-    screen.print(table)
+    screen.print(title("Memory", f"of one device, which has {format_bytes(memory.usable)}"))
+    screen.print(shown(MEMORY, cells))
+    close = memory.close or not memory.predicted_total
+    screen.print(Text(memory.why, style=QUIET if close else WARN))
     screen.print()
+
+
+def _bytes(size: float | None) -> str:
+    return "-" if size is None else format_bytes(size)
+
+
+def _difference(compiled: float | None, planned: float | None) -> str:
+    if compiled is None or planned is None:
+        return ""
+    apart = compiled - planned
+    sign = "-" if apart < 0 else "+" if apart > 0 else ""
+    return sign + format_bytes(abs(apart))
 
 
 def _step(verdict: Verdict, screen: Console) -> None:
@@ -145,6 +191,27 @@ def _step(verdict: Verdict, screen: Console) -> None:
     screen.print()
 
 
+def print_traffic(rows: Sequence[AxesTraffic], screen: Console) -> None:
+    """Print what goes over each group of mesh axes beside what the plan expects there."""
+    kept = large(rows)
+    if not kept:
+        return
+    screen.print(title("Traffic", "of one device and step, by the mesh axes that it joins"))
+    cells: list[dict[str, str | Text]] = [
+        {
+            "axes": " x ".join(row.axes) or "-",
+            "what": row.what or "not in the plan",
+            "plan": format_bytes(row.expected) if row.expected else "-",
+            "compiled": format_bytes(row.compiled) if row.compiled else "-",
+            "ratio": f"{row.ratio:.2f}" if row.ratio is not None else "",
+            "compiled as": ", ".join(row.compiled_kinds),
+        }
+        for row in kept
+    ]
+    screen.print(shown(TRAFFIC, cells))
+    screen.print()
+
+
 def print_collectives(rows: Sequence[CollectiveVerdict], screen: Console) -> None:
     """Print what a step sends, the longest first."""
     if not rows:
@@ -182,15 +249,43 @@ def print_costs(timeline: Timeline, screen: Console) -> None:
     screen.print()
 
 
-def _findings(verdict: Verdict, screen: Console) -> None:
-    if not verdict.findings:
+def print_findings(findings: Sequence[Finding], screen: Console) -> None:
+    """Print what could be better, the costliest first."""
+    if not findings:
         return
-    screen.print(title("Findings", "the costliest first"))
+    remark = "the costliest first; several may be of the same milliseconds"
+    screen.print(title("Findings", remark))
     table = Grid(gap=2)
-    table.add_column(justify="right")
+    table.add_column(justify="right", no_wrap=True)
     table.add_column(ratio=1)
-    for each in verdict.findings:
-        cost = format_seconds(each.cost_seconds) if each.cost_seconds else "memory"
+    for each in findings:
+        cost = format_seconds(each.cost_seconds) if each.cost_seconds else "-"
         table.add_cells(cost, f"{each.what}; better: {each.change}")
     screen.print(table)
     screen.print()
+
+
+def print_others(tried: Sequence[Tried]) -> None:
+    """Print the layouts that were tried after the plan's own."""
+    if not tried:
+        return
+    screen = console()
+    screen.print(title("The next best layouts", "each as `muster plan` would plan it"))
+    cells: list[dict[str, str | Text]] = [
+        {
+            "layout": str(each.planned.layout),
+            "remat": each.planned.remat.value,
+            "verdict": _verdict_on(each),
+            "plan's step": format_seconds(each.planned.step_seconds),
+        }
+        for each in tried
+    ]
+    styles = [GOOD if each.passes else None for each in tried]
+    screen.print(shown(OTHERS, cells, styles=styles))
+
+
+def _verdict_on(tried: Tried) -> str:
+    if tried.needed is not None and tried.usable is not None:
+        said = f"{format_bytes(tried.needed)} of {format_bytes(tried.usable)}"
+        return f"passes: {said}" if tried.passes else f"does not fit: {said}"
+    return tried.compilation.message or tried.compilation.status
