@@ -5,10 +5,15 @@ from pathlib import Path
 
 import pytest
 
+from muster.hardware import parse_cluster
+from muster.models.hf_config import architecture_from_config
+from muster.planner.build import make_plan
 from muster.planner.plan_file import PlannedRun, planned_run
-from muster.proof.compiler import compile_plan
+from muster.proof.compiler import compile_plan, compile_with_known_options
 from muster.proof.hlo import collectives, parse
-from tests.proof.make_programs import plan_of
+from muster.proof.verdict import judge
+from muster.roofline.workload import Workload
+from tests.proof.make_programs import LLAMA, plan_of
 
 pytest.importorskip("libtpu", reason="the TPU compiler is not installed: muster[tpu]")
 pytestmark = pytest.mark.slow
@@ -40,6 +45,51 @@ def test_a_small_step(tmp_path: Path) -> None:
     }
     assert made.peak_rss_bytes > 1e8
     assert compile_plan(small("llama-v5p-fsdp-tensor"), layers=1, folder=tmp_path).kept
+
+
+def two_layers(*, width: int = 1024) -> PlannedRun:
+    """A plan that the planner makes, of two layers on four chips."""
+    config = LLAMA | {
+        "num_hidden_layers": 2,
+        "hidden_size": width,
+        "intermediate_size": 4 * width,
+        "num_attention_heads": width // 128,
+        "num_key_value_heads": width // 128,
+    }
+    plan = make_plan(
+        architecture_from_config(config, name=f"two layers of {width}"),
+        parse_cluster("v5p:2x2x1"),
+        Workload(sequence_length=1024, batch_sequences=4, param_dtype="bf16"),
+    )
+    return planned_run(plan.to_json(), where="small")
+
+
+def test_a_verdict_on_two_layers(tmp_path: Path) -> None:
+    verdict = judge(two_layers(), compile_plan(two_layers(), folder=tmp_path))
+    assert verdict.fits
+    assert verdict.memory is not None
+    terms = {term.name: term for term in verdict.memory.terms}
+    for name in ("parameters", "moments"):
+        assert terms[name].compiled == pytest.approx(terms[name].predicted, rel=0.01)
+    assert verdict.traffic
+    assert all(row.axes for row in verdict.traffic)
+    assert verdict.compiled_flops == pytest.approx(verdict.predicted_flops, rel=0.15)
+
+
+def test_two_layers_that_cannot_fit(tmp_path: Path) -> None:
+    plan = two_layers(width=32768)
+    verdict = judge(plan, compile_plan(plan, folder=tmp_path))
+    assert not verdict.fits
+    assert verdict.compilation.status == "too_large"
+    assert verdict.compilation.needed > verdict.compilation.usable
+
+
+def test_options_that_are_refused_are_left_out(tmp_path: Path) -> None:
+    options = {"xla_tpu_no_such_option": "true", "xla_tpu_scoped_vmem_limit_kib": "lots"}
+    plan = small("llama-v5p-one-chip")
+    made = compile_with_known_options(plan, options, folder=tmp_path)
+    assert made.status == "compiled"
+    assert made.refused == ("xla_tpu_no_such_option=true", "xla_tpu_scoped_vmem_limit_kib=lots")
 
 
 def test_an_unknown_option_is_refused(tmp_path: Path) -> None:

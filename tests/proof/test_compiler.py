@@ -12,7 +12,13 @@ import pytest
 from muster.errors import BadInput
 from muster.planner.plan_file import PlannedRun, planned_run
 from muster.proof import compiler
-from muster.proof.compiler import Compilation, Memory, compile_plan, how_it_died
+from muster.proof.compiler import (
+    Compilation,
+    Memory,
+    compile_plan,
+    compile_with_known_options,
+    how_it_died,
+)
 from tests.proof.make_programs import LLAMA, plan_of
 
 VERSIONS = {"jax": "1", "jaxlib": "1", "libtpu": "1"}
@@ -186,3 +192,102 @@ def test_an_odd_status() -> None:
 
 def test_fixtures_are_of_the_model_that_they_say() -> None:
     assert plan_of("llama-v5p-fsdp64").architecture.d_model == LLAMA["hidden_size"]
+
+
+def test_a_folder_that_cannot_be_written_is_said_and_done_without(
+    plan: PlannedRun, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    runs = child(monkeypatch, tmp_path, result_of(tmp_path, COMPILED))
+    blocked = tmp_path / "file"
+    blocked.write_text("")
+    for _ in range(2):
+        found = compile_plan(plan, folder=blocked / "kept")
+        assert found.status == "compiled"
+        assert found.text is not None
+        assert found.text.read_text() == "HloModule\n"
+        assert "not kept for the next time" in found.note
+        assert str(blocked / "kept") in found.note
+    assert runs.read_text() == "ran\n" * 2
+
+
+@pytest.mark.parametrize("damage", ["result.json", "program.hlo.txt"])
+def test_a_damaged_entry_is_made_again(
+    plan: PlannedRun, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, damage: str
+) -> None:
+    runs = child(monkeypatch, tmp_path, result_of(tmp_path, COMPILED))
+    first = compile_plan(plan, folder=tmp_path / "kept")
+    assert first.text is not None
+    (first.text.parent / damage).write_text("")
+    again = compile_plan(plan, folder=tmp_path / "kept")
+    assert not again.kept
+    assert again.text == first.text
+    assert again.text.read_text() == "HloModule\n"
+    assert runs.read_text() == "ran\n" * 2
+    assert compile_plan(plan, folder=tmp_path / "kept").kept
+
+
+def test_options_that_the_compiler_refuses_are_left_out(
+    plan: PlannedRun, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def says(message: str) -> str:
+        return json.dumps({"status": "refused", "message": message})
+
+    (tmp_path / "no").write_text(says("INVALID_ARGUMENT: No such compile option: 'xla_bad'"))
+    (tmp_path / "odd").write_text(says("Failed to parse 'lots' into flag xla_odd: x"))
+    child(
+        monkeypatch,
+        tmp_path,
+        f'if grep -q xla_bad "$3"; then cp {tmp_path}/no "$4/result.json"; exit; fi\n'
+        f'if grep -q xla_odd "$3"; then cp {tmp_path}/odd "$4/result.json"; exit; fi\n'
+        + result_of(tmp_path, COMPILED),
+    )
+    options = {"xla_good": "1", "xla_bad": "2", "xla_odd": "lots"}
+    done = compile_with_known_options(plan, options, folder=tmp_path / "kept")
+    assert done.status == "compiled"
+    assert done.refused == ("xla_bad=2", "xla_odd=lots")
+    assert done.options == {"xla_good": "1"}
+
+
+def test_a_refusal_for_another_reason_is_the_answer(
+    plan: PlannedRun, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    child(monkeypatch, tmp_path, result_of(tmp_path, {"status": "refused", "message": "no: xla"}))
+    done = compile_with_known_options(plan, {"xla_good": "1"}, folder=tmp_path / "kept")
+    assert (done.status, done.refused) == ("refused", ())
+
+
+def test_the_stages_are_told(
+    plan: PlannedRun, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    script = 'echo -n compiling > "$4/stage"; sleep 0.7; ' + result_of(tmp_path, COMPILED)
+    child(monkeypatch, tmp_path, script)
+    told: list[tuple[str, float]] = []
+    done = compile_plan(
+        plan,
+        folder=tmp_path / "kept",
+        progress=lambda stage, passed: told.append((stage, passed)),
+    )
+    assert told[0][0] == "starting the compiler"
+    assert told[-1][0] == "compiling"
+    assert told[-1][1] > 0.4
+    assert done.text is not None
+    assert {path.name for path in done.text.parent.iterdir()} == {
+        "log.txt",
+        "program.hlo.txt",
+        "result.json",
+    }
+
+
+@pytest.mark.parametrize(
+    ("script", "fault"),
+    [("kill -FPE $$", True), ("kill -ABRT $$", True), ("kill -KILL $$", False), ("exit 1", False)],
+)
+def test_whose_fault_it_was(
+    plan: PlannedRun,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    script: str,
+    fault: bool,
+) -> None:
+    child(monkeypatch, tmp_path, script)
+    assert compile_plan(plan, folder=tmp_path / "kept").compilers_fault is fault

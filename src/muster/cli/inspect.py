@@ -23,7 +23,7 @@ GZIP = b"\x1f\x8b"
 )
 @JSON
 def inspect(program: Path, hardware: str, trace: Path | None, as_json: bool) -> None:
-    """Read a scheduled HLO text: cycles by operation, collectives, timeline."""
+    """Read a scheduled HLO text: cycles by operation, collectives, timeline, findings."""
     from muster.proof.hlo import parse
     from muster.proof.reading import read_program
     from muster.proof.trace import write_trace

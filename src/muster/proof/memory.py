@@ -107,23 +107,30 @@ def memory_verdict(planned: PlannedRun, counted: Memory, program: Program | None
         counted: by the compiler.
         program: what it compiled; None to compare totals alone.
     """
-    estimate = planned.document.get("estimate")
-    parts = estimate.get("memory_per_chip", {}) if isinstance(estimate, Mapping) else {}
+    plan = predicted_memory(planned)
     chip = planned.cluster.chip
-    share = 1 / chip.devices_per_chip
-    plan = {key: share * float(parts.get(key, 0.0)) for key in _PLANNED if key in parts}
     temporaries = counted.total - counted.arguments
     verdict = MemoryVerdict(
         arguments=counted.arguments,
         temporaries=temporaries,
         total=counted.total,
-        usable=int(chip.hbm_bytes * share),
+        usable=int(chip.hbm_bytes / chip.devices_per_chip),
         predicted_arguments=_sum(plan, "params", "optimizer") or 0.0,
         predicted_temporaries=_sum(plan, *_WITHIN) or 0.0,
         predicted_total=plan.get("total", 0.0),
     )
     terms = () if program is None else tuple(_terms(planned, program, verdict, plan))
     return MemoryVerdict(**{**vars(verdict), "terms": terms})
+
+
+def predicted_memory(planned: PlannedRun) -> dict[str, float]:
+    """The plan's memory of one device by term, bytes; empty where the plan predicts none."""
+    estimate = planned.document.get("estimate")
+    parts = estimate.get("memory_per_chip") if isinstance(estimate, Mapping) else None
+    if not isinstance(parts, Mapping):
+        return {}
+    devices = planned.cluster.chip.devices_per_chip
+    return {key: float(parts[key]) / devices for key in _PLANNED if key in parts}
 
 
 _WITHIN = ("gradients", "activations", "logits", "workspace")

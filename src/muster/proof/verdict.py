@@ -14,7 +14,7 @@ from muster.proof.compiler import Compilation
 from muster.proof.expected import AxesTraffic, compared, expected_traffic
 from muster.proof.findings import Finding, refused_options
 from muster.proof.hlo import parse
-from muster.proof.memory import MemoryVerdict, memory_verdict
+from muster.proof.memory import MemoryVerdict, memory_verdict, predicted_memory
 from muster.proof.reading import CollectiveVerdict, costliest_json, read_program
 from muster.proof.timeline import Timeline
 
@@ -66,7 +66,7 @@ class Verdict:
     def to_json(self) -> dict[str, Any]:
         """The answer of `muster verify --json`."""
         done = self.compilation
-        memory = self.memory.to_json() if self.memory else _needed(done)
+        memory = self.memory.to_json() if self.memory else _needed(self.planned, done)
         return {
             "muster": 1,
             "fits": self.fits,
@@ -172,7 +172,7 @@ def _predicted_flops(planned: PlannedRun) -> float:
     return (each + again) * tokens / devices
 
 
-def _needed(compilation: Compilation) -> dict[str, Any]:
+def _needed(planned: PlannedRun, compilation: Compilation) -> dict[str, Any]:
     """What a compiler that refused said of memory."""
     if compilation.status != "too_large":
         return {}
@@ -180,4 +180,5 @@ def _needed(compilation: Compilation) -> dict[str, Any]:
         "total": compilation.needed,
         "usable": compilation.usable,
         "space": compilation.space,
+        "predicted_total": predicted_memory(planned).get("total"),
     }

@@ -7,6 +7,7 @@ from rich.text import Text
 
 from muster.proof.expected import AxesTraffic, large
 from muster.proof.findings import Finding
+from muster.proof.memory import predicted_memory
 from muster.proof.others import Tried
 from muster.proof.reading import CollectiveVerdict, Reading
 from muster.proof.timeline import Timeline
@@ -105,9 +106,11 @@ def _headline(verdict: Verdict) -> Text:
             return Text(f"passes: the TPU compiler counts {figures}", style=GOOD)
         return Text(f"does not fit: the TPU compiler counts {figures}", style=BAD)
     if done.status == "too_large":
+        counted = predicted_memory(verdict.planned).get("total")
+        beside = f" (the plan counts {format_bytes(counted)})" if counted else ""
         return Text(
             f"does not fit: the TPU compiler needs {format_bytes(done.needed)} of "
-            f"{format_bytes(done.usable)} of {done.space}",
+            f"{format_bytes(done.usable)} of {done.space}{beside}",
             style=BAD,
         )
     return Text(f"does not compile: {done.message}", style=BAD)

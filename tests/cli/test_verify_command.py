@@ -1,0 +1,232 @@
+"""`muster verify` with a stand-in for the compiler's process; no TPU compiler is needed."""
+
+import json
+import stat
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from muster.cli.verify import verify
+from muster.errors import BadInput
+from muster.hardware import parse_cluster
+from muster.models.hf_config import architecture_from_config
+from muster.planner.build import make_plan
+from muster.planner.plan_file import read_plan
+from muster.proof import compiler
+from muster.roofline.workload import Workload
+from tests.proof.fixtures import facts_of, text_of
+from tests.proof.make_programs import LLAMA
+
+NAME = "llama-v5p-hybrid"
+GB = 10**9
+
+
+@dataclass(frozen=True)
+class Done:
+    status: object
+    out: str
+    err: str
+    error: BaseException | None
+
+
+@dataclass(frozen=True)
+class Desk:
+    """A folder with a plan, and a script that answers in the compiler's place."""
+
+    folder: Path
+    plan: Path
+
+    def answer(self, script: str) -> None:
+        path = self.folder / "child"
+        path.write_text(f"#!/bin/sh\necho ran >> {self.folder}/runs\n{script}\n")
+        path.chmod(path.stat().st_mode | stat.S_IEXEC)
+
+    def verify(self, *arguments: str) -> Done:
+        done = CliRunner().invoke(verify, [str(self.plan), *arguments], standalone_mode=False)
+        return Done(done.return_value, done.stdout, done.stderr, done.exception)
+
+    @property
+    def runs(self) -> int:
+        return len((self.folder / "runs").read_text().splitlines())
+
+    def compiled(self, temporaries: int = GB) -> str:
+        facts = facts_of(NAME)
+        (self.folder / "program.txt").write_text(text_of(NAME), "utf-8")
+        result = {
+            "status": "compiled",
+            "memory": {
+                "arguments": GB,
+                "outputs": GB,
+                "aliased": GB,
+                "temporaries": temporaries,
+                "code": 0,
+                "peak": 0,
+                "host_temporaries": 0,
+            },
+            "mesh": facts["mesh"],
+            "coordinates": facts["coordinates"],
+            "compile_seconds": 2.0,
+        }
+        written = self.folder / f"compiled-{temporaries}.json"
+        written.write_text(json.dumps(result))
+        program = f'cp {self.folder}/program.txt "$4/program.hlo.txt"'
+        return f'{program}; cp {written} "$4/result.json"'
+
+
+@pytest.fixture
+def desk(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Desk:
+    plan = make_plan(
+        architecture_from_config(LLAMA, name="small"),
+        parse_cluster("v5p:2x2x4"),
+        Workload(sequence_length=1024, batch_sequences=64, param_dtype="bf16"),
+    )
+    path = tmp_path / "plan.json"
+    path.write_text(json.dumps(plan.to_json()))
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "child"))
+    monkeypatch.setattr(compiler, "versions", lambda: {"jax": "1", "jaxlib": "1", "libtpu": "1"})
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return Desk(tmp_path, path)
+
+
+def test_a_plan_that_passes(desk: Desk) -> None:
+    desk.answer(desk.compiled())
+    done = desk.verify()
+    assert (done.status, done.error) == (0, None)
+    assert "passes: the TPU compiler counts 2 GB of 103 GB" in done.out.replace("2.00", "2")
+    assert all(part in done.out for part in ("Memory", "Traffic", "Collectives", "Findings"))
+    assert max(map(len, done.out.splitlines())) <= 100
+    assert done.err.splitlines() == [done.err.strip()]  # one line where there is no terminal
+    assert done.err.endswith("...\n")
+    again = desk.verify()
+    assert again.err == ""  # kept: nothing to wait for
+    assert "found compiled" in again.out
+    assert desk.runs == 1
+
+
+def test_the_answer_as_json(desk: Desk) -> None:
+    desk.answer(desk.compiled())
+    done = desk.verify("--json")
+    assert done.err == ""
+    document = json.loads(done.out)
+    assert document["passes"] is True
+    assert {"axes", "ratio", "expected_bytes_per_chip"} <= set(document["traffic"][0])
+    assert [term["name"] for term in document["memory_per_chip"]["terms"]][:3] == [
+        "parameters",
+        "moments",
+        "batch",
+    ]
+    assert document["memory_per_chip"]["why"]
+    assert document["others"] == []
+    assert {"id", "cost_seconds", "what", "change"} == set(document["findings"][0])
+
+
+def test_a_compiler_that_dies_of_a_layout_is_asked_for_the_next(desk: Desk) -> None:
+    # Only the second question and those after it have an answer.
+    desk.answer(f'[ "$(wc -l < {desk.folder}/runs)" -gt 1 ] || kill -FPE $$\n' + desk.compiled())
+    done = desk.verify()
+    assert done.status == 1
+    assert "does not compile: the compiler process ended with SIGFPE" in done.out
+    assert "The next best layouts" in done.out
+    assert "passes: " in done.out
+    assert desk.runs == 2
+
+
+def test_out_writes_the_plan_that_passes(desk: Desk) -> None:
+    desk.answer(f'[ "$(wc -l < {desk.folder}/runs)" -gt 1 ] || kill -FPE $$\n' + desk.compiled())
+    out = desk.folder / "passes.json"
+    assert desk.verify("--out", str(out)).status == 1
+    assert read_plan(out).layout != read_plan(desk.plan).layout
+    assert read_plan(out).workload == read_plan(desk.plan).workload
+
+
+def test_out_of_a_plan_that_passes_is_the_plan(desk: Desk) -> None:
+    desk.answer(desk.compiled())
+    out = desk.folder / "passes.json"
+    assert desk.verify("--out", str(out)).status == 0
+    assert json.loads(out.read_text()) == json.loads(desk.plan.read_text())
+
+
+def test_where_nothing_passes_nothing_is_written(desk: Desk) -> None:
+    desk.answer("kill -FPE $$")
+    out = desk.folder / "passes.json"
+    done = desk.verify("--out", str(out), "--others", "2")
+    assert done.status == 1
+    assert not out.exists()
+    assert "nothing passes" in done.err
+    assert desk.runs == 3
+
+
+def test_a_plan_that_does_not_fit_is_answered_alone_unless_more_is_asked(desk: Desk) -> None:
+    desk.answer(desk.compiled(temporaries=200 * GB))
+    done = desk.verify()
+    assert done.status == 1
+    assert "does not fit: the TPU compiler counts 201 GB of 103 GB" in done.out
+    assert desk.runs == 1
+    assert json.loads(desk.verify("--json", "--others", "1").out)["others"][0]["passes"] is False
+    assert desk.runs == 2
+
+
+@pytest.mark.parametrize(
+    ("script", "says"),
+    [
+        ("kill -KILL $$", "killed from outside, as by a machine out of memory"),
+        ("echo 'MemoryError: no'; exit 1", "MemoryError: no"),
+    ],
+)
+def test_a_child_that_others_killed_is_one_line(desk: Desk, script: str, says: str) -> None:
+    desk.answer(script)
+    done = desk.verify()
+    assert done.status == 1
+    assert says in " ".join(done.out.split())
+    assert desk.runs == 1  # not the layout's fault: no other is tried
+
+
+def test_too_long(desk: Desk) -> None:
+    desk.answer("sleep 60")
+    done = desk.verify("--timeout", "0.5")
+    assert done.status == 1
+    assert "not done after 0.5 s" in done.out
+
+
+def test_an_option_that_the_compiler_refuses_is_a_finding(desk: Desk) -> None:
+    refused = desk.folder / "refused.json"
+    refused.write_text(json.dumps({"status": "refused", "message": "No such option: 'xla_bad'"}))
+    desk.answer(
+        f'if grep -q xla_bad "$3"; then cp {refused} "$4/result.json"; exit; fi\n' + desk.compiled()
+    )
+    done = desk.verify("--flag", "xla_bad=1", "--flag", "xla_good=1", "--json")
+    assert done.status == 0
+    document = json.loads(done.out)
+    assert document["compiler"]["flags"] == {"xla_good": "1"}
+    assert document["compiler"]["refused"] == ["xla_bad=1"]
+    assert "unsupported-flag" in [each["id"] for each in document["findings"]]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("--timeout", "soon"), "--timeout 'soon' is not a number of seconds"),
+        (("--timeout", "0"), "not a number of seconds"),
+        (("--others", "many"), "--others 'many' is not a number from 0 to 20"),
+        (("--others", "21"), "from 0 to 20"),
+        (("--flag", "x"), "write it like"),
+        (("--out", "no/such/folder/x.json"), "--out"),
+    ],
+)
+def test_bad_options(desk: Desk, arguments: tuple[str, ...], says: str) -> None:
+    done = desk.verify(*arguments)
+    assert isinstance(done.error, BadInput)
+    assert says in str(done.error)
+
+
+def test_a_cache_that_cannot_be_written_is_a_note(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(desk.plan))
+    desk.answer(desk.compiled())
+    done = desk.verify()
+    assert done.status == 0
+    assert "the result is not kept for the next time" in " ".join(done.out.split())
