@@ -49,7 +49,7 @@ def step_of(name: str, *, total: int = 2 * GB, planned: bool = True) -> Seen:
 
 
 def found(name: str, wanted: str, **how: object) -> list[Finding]:
-    return [each for each in findings_of(step_of(name, **how)) if each.id == wanted]  # type: ignore[arg-type]
+    return [each for each in findings_of(step_of(name, **how)) if each.id == wanted]
 
 
 def by_hand(

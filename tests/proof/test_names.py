@@ -34,6 +34,8 @@ ENTRY %main (p: f32[8]) -> f32[8] {{
   %copy.3 = f32[8]{{0}} copy(%b)
   %kernel.12 = f32[8]{{0}} custom-call(%copy.3), custom_call_target="tpu_custom_call"
   %copy.4 = f32[8]{{0}} copy(%b), metadata={{op_name="{JAX}/convert_element_type"}}
+  %zero = f32[] constant(0), metadata={{op_name="jit(step)"}}
+  %zeros = f32[8]{{0}} broadcast(%zero), dimensions={{}}
   ROOT %fusion = f32[8]{{0}} fusion(%copy.3), kind=kOutput, calls=%f
 }}
 """
@@ -47,6 +49,7 @@ def test_labels() -> None:
     assert named["copy.3"] == "backward layers copy of state.params['head']"
     assert named["copy.4"] == "backward layers copy of convert_element_type"
     assert named["kernel.12"] == "backward layers kernel"
+    assert named["zeros"] == "backward layers broadcast"
     assert label(program, main.by_name["copy.3"]) == "copy"
 
 

@@ -80,7 +80,10 @@ def label(
     elif not name and computation is not None:
         source = _named_source(program, computation, op)
         called = _called(op)
-        name, what = source, f"{called} of {words(source)}" if source else called
+        if words(source):
+            name, what = source, f"{called} of {words(source)}"
+        else:  # nothing that the model names, such as zeros
+            what = called
     elif op.opcode == "copy" and what:  # named after what it moves, which it is not
         what = f"copy of {what}"
     where = name if name.startswith(_TRACED) else around

@@ -52,7 +52,7 @@ def gathered_by_reducing(step: Seen) -> Iterator[Finding]:
         step,
         _is_a_gather,
         name="gathered-by-reducing",
-        what="gathers done as all-reduces of zeros around each shard",
+        what="gathers done as all-reduces of shards in zeros",
         change="shards of whole tiles: fewer ways that shard the weights, `data` above them",
     )
 
@@ -160,7 +160,7 @@ def _twice(
             continue
         seconds, sent, count = lost.get(each.axes, (0.0, 0.0, 0))
         lost[each.axes] = (
-            seconds + cost.exposed / 2,
+            seconds + cost.exposed / 2 + _around_shards(step, *step.standing[each.name]),
             sent + each.array_bytes * cost.count,
             count + cost.count,
         )
@@ -181,6 +181,17 @@ def _is_a_gather(step: Seen, each: Collective, op: Op, at: Computation) -> bool:
         for operand in started.operands
         for source in sources(at, operand)
     )
+
+
+def _around_shards(step: Seen, op: Op, at: Computation) -> float:
+    """Seconds of a step that writing zeros, and shards into them, takes before an all-reduce."""
+    names: set[str] = set()
+    for operand in op.operands:
+        for made in sources(at, operand):
+            if _ends_in(step.program, made, _MAKES_WHOLE):
+                into = [found for name in made.operands for found in sources(at, name)]
+                names |= {made.name, *(each.name for each in into if each.opcode == "broadcast")}
+    return sum(step.spent.get(name, 0.0) for name in names)
 
 
 def _is_a_scatter(step: Seen, each: Collective, op: Op, at: Computation) -> bool:

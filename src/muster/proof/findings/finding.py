@@ -97,6 +97,14 @@ class Seen:
         )
 
     @cached_property
+    def spent(self) -> Mapping[str, float]:
+        """Seconds of the core's time in a step, by the name of the operation."""
+        table: dict[str, float] = {}
+        for cost in self.timeline.costs:
+            table[cost.name] = table.get(cost.name, 0.0) + cost.exposed
+        return table
+
+    @cached_property
     def standing(self) -> Mapping[str, tuple[Op, Computation]]:
         """Operations of the schedule by name, with where they stand."""
         return {visit.op.name: (visit.op, visit.computation) for visit in self.visits}
