@@ -11,13 +11,14 @@ import pytest
 
 from muster.errors import BadInput
 from muster.planner.plan_file import PlannedRun, planned_run
+from muster.proof import child as processes
 from muster.proof import compiler
+from muster.proof.child import how_it_died
 from muster.proof.compiler import (
     Compilation,
     Memory,
     compile_plan,
     compile_with_known_options,
-    how_it_died,
 )
 from tests.proof.make_programs import LLAMA, plan_of
 
@@ -259,17 +260,22 @@ def test_a_refusal_for_another_reason_is_the_answer(
 def test_the_stages_are_told(
     plan: PlannedRun, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    script = 'echo -n compiling > "$4/stage"; sleep 0.7; ' + result_of(tmp_path, COMPILED)
+    heard = tmp_path / "heard"
+    wait = f"for _ in $(seq 500); do [ -e {heard} ] && break; sleep 0.02; done; "
+    script = 'echo -n compiling > "$4/stage"; ' + wait + result_of(tmp_path, COMPILED)
     child(monkeypatch, tmp_path, script)
+    monkeypatch.setattr(processes, "TOLD_EVERY_SECONDS", 0.02)
     told: list[tuple[str, float]] = []
-    done = compile_plan(
-        plan,
-        folder=tmp_path / "kept",
-        progress=lambda stage, passed: told.append((stage, passed)),
-    )
+
+    def progress(stage: str, passed: float) -> None:
+        told.append((stage, passed))
+        if stage == "compiling":
+            heard.touch()
+
+    done = compile_plan(plan, folder=tmp_path / "kept", progress=progress)
     assert told[0][0] == "starting the compiler"
     assert told[-1][0] == "compiling"
-    assert told[-1][1] > 0.4
+    assert [passed for _, passed in told] == sorted(passed for _, passed in told)
     assert done.text is not None
     assert {path.name for path in done.text.parent.iterdir()} == {
         "log.txt",

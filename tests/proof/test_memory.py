@@ -98,6 +98,15 @@ def test_a_total_that_is_far_off_names_the_term() -> None:
     assert document["terms"][0]["name"] == "parameters"
 
 
+def test_gaps_between_buffers_are_said() -> None:
+    name = "llama-v5p-fsdp64"
+    of = replace(counted(name, GB), peak=6 * GB // 10)
+    verdict = memory_verdict(with_estimate(name), of, program_of(name))
+    assert verdict.gaps == 4 * GB // 10
+    assert verdict.why.endswith("of which at least 400 MB are gaps between buffers")
+    assert not judged(name, GB).gaps  # where the compiler says no peak
+
+
 def test_a_plan_that_predicts_no_memory() -> None:
     run = planned_run(facts_of("llama-v5p-fsdp64")["plan"], where="x")
     verdict = memory_verdict(run, counted("llama-v5p-fsdp64", GB), None)

@@ -9,16 +9,10 @@ import atexit
 import contextlib
 import hashlib
 import json
-import math
-import os
 import re
 import shutil
-import signal
-import subprocess
-import sys
 import tempfile
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
@@ -28,23 +22,12 @@ from typing import Any, Literal
 from muster.errors import BadInput
 from muster.planner.plan_file import PlannedRun
 from muster.proof import kept
+from muster.proof.child import FROM_OUTSIDE, Progress, run_child
 
 PACKAGES = ("jax", "jaxlib", "libtpu")
-# One process holds libtpu unless told otherwise; no metadata server is asked where there is none.
-ENVIRONMENT = {
-    "JAX_PLATFORMS": "cpu",
-    "TPU_SKIP_MDS_QUERY": "1",
-    "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
-    "TF_CPP_MIN_LOG_LEVEL": "2",
-}
 # What a plan predicts does not change the program that it is compiled to.
 PARTS_COMPILED = ("muster", "model", "cluster", "workload", "layout")
 CODE_APART = ("cli", "report", "validation", "proof", "launch")
-MOST_LAST_WORDS = 300
-TOLD_EVERY_SECONDS = 0.5
-STARTING = "starting the compiler"
-# Signals that say nothing about the compiler: a machine out of memory, a user who ends it.
-FROM_OUTSIDE = ("SIGKILL", "SIGTERM", "SIGINT", "SIGHUP")
 
 type Status = Literal["compiled", "too_large", "refused", "died", "bad_input"]
 
@@ -131,9 +114,6 @@ class Compilation:
         return self.status == "died" and self.ended_by not in {"", *FROM_OUTSIDE}
 
 
-type Progress = Callable[[str, float], None]
-
-
 def compile_plan(
     planned: PlannedRun,
     *,
@@ -171,7 +151,7 @@ def compile_plan(
     place.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=place.parent, prefix=kept.UNFINISHED) as name:
         work = Path(name)
-        result = _run(request, work, timeout_seconds, progress)
+        result = run_child(request, work, timeout_seconds, progress)
         result |= {"versions": versions(), "options": request["options"]}
         if result["status"] == "died":  # it may have been this machine's fault: never kept
             return replace(_compilation(result, work, was_kept=False), note=note)
@@ -295,113 +275,6 @@ def _check(planned: PlannedRun) -> None:
             f"the TPU compiler is not installed ({' and '.join(missing)} missing); "
             "install muster[tpu]"
         )
-
-
-def _run(
-    request: Mapping[str, Any],
-    work: Path,
-    timeout_seconds: float | None,
-    progress: Progress | None,
-) -> dict[str, Any]:
-    question = work / "request.json"
-    question.write_text(json.dumps(request), "utf-8")
-    begun = time.perf_counter()
-    with (work / "log.txt").open("wb") as log:
-        child = subprocess.Popen(
-            [sys.executable, "-m", "muster.proof.compile", str(question), str(work)],
-            env=os.environ | ENVIRONMENT,
-            stdout=log,
-            stderr=log,
-            start_new_session=True,  # so that a Ctrl-C reaches it through us, once
-        )
-        try:
-            status = _wait(child, work, timeout_seconds, progress)
-        except BaseException:
-            _end(child)
-            raise
-    passed = time.perf_counter() - begun
-    if status is None:
-        _end(child)
-        said = f"the compiler was not done after {timeout_seconds:g} s and was stopped"
-        return {"status": "died", "message": said, "compile_seconds": passed}
-    result = work / kept.RESULT
-    if status == 0 and result.exists():
-        found: dict[str, Any] = json.loads(result.read_text("utf-8"))
-        return found
-    return {
-        "status": "died",
-        "message": how_it_died(status, (work / "log.txt").read_text("utf-8", errors="replace")),
-        "ended_by": signal_name(status),
-        "compile_seconds": passed,
-    }
-
-
-def _wait(
-    child: subprocess.Popen[bytes],
-    work: Path,
-    timeout_seconds: float | None,
-    progress: Progress | None,
-) -> int | None:
-    """The child's exit status; None where it took longer than it may."""
-    begun = time.perf_counter()
-    while True:
-        passed = time.perf_counter() - begun
-        if progress is not None:
-            progress(_stage(work), passed)
-        left = math.inf if timeout_seconds is None else timeout_seconds - passed
-        if left <= 0:
-            return None
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            return child.wait(min(left, TOLD_EVERY_SECONDS))
-
-
-def _stage(work: Path) -> str:
-    try:
-        return (work / "stage").read_text("utf-8") or STARTING
-    except OSError:
-        return STARTING
-
-
-def _end(child: subprocess.Popen[bytes]) -> None:
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(child.pid, signal.SIGKILL)
-    child.wait()
-
-
-def signal_name(status: int) -> str:
-    """The signal that ended a process, "" where none did.
-
-    >>> signal_name(-8), signal_name(1)
-    ('SIGFPE', '')
-    """
-    if status >= 0:
-        return ""
-    return signal.Signals(-status).name if -status in list(signal.Signals) else f"signal {-status}"
-
-
-def how_it_died(status: int, log: str) -> str:
-    r"""One line on how a child process ended without a result.
-
-    >>> how_it_died(-8, "")
-    'the compiler process ended with SIGFPE, an arithmetic fault inside the TPU compiler'
-    >>> how_it_died(1, "Traceback ...\nModuleNotFoundError: No module named 'optax'\n")
-    "the compiler process failed: ModuleNotFoundError: No module named 'optax'"
-    """
-    lines = [line.strip() for line in log.splitlines() if line.strip()]
-    if status >= 0:
-        return f"the compiler process failed: {lines[-1][:MOST_LAST_WORDS] if lines else status}"
-    name = signal_name(status)
-    why = {
-        "SIGFPE": ", an arithmetic fault inside the TPU compiler",
-        "SIGABRT": ": the TPU compiler gave up",
-        "SIGSEGV": ", a memory fault inside the TPU compiler",
-        "SIGKILL": ": killed from outside, as by a machine out of memory",
-    }.get(name, "")
-    fatal = [line for line in lines if line.startswith("F") and "]" in line] or [
-        line for line in lines if "Check failed" in line
-    ]
-    said = f" ({fatal[0].split('] ', 1)[-1][:MOST_LAST_WORDS]})" if fatal else ""
-    return f"the compiler process ended with {name}{why}{said}"
 
 
 def _read(place: Path, *, was_kept: bool) -> Compilation | None:

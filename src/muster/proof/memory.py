@@ -47,6 +47,8 @@ class MemoryVerdict:
         arguments: parameters, moments and batch; `predicted_arguments` the plan's for them.
         temporaries: whatever lives within a step, outputs that do not replace arguments and code.
         usable: what a program may have.
+        gaps: of the temporaries, at least so much is between buffers that never live together: what
+            the compiler lays out beyond the most that it says is alive at once.
         terms: the same in parts.
     """
 
@@ -57,6 +59,7 @@ class MemoryVerdict:
     predicted_arguments: float
     predicted_temporaries: float
     predicted_total: float
+    gaps: int = 0
     terms: tuple[Term, ...] = ()
 
     @property
@@ -83,10 +86,13 @@ class MemoryVerdict:
             return said
         assert term.compiled is not None
         assert term.predicted is not None
-        return (
-            f"{said}: most of it {term.name}, {format_bytes(term.predicted)} planned and "
+        said += (
+            f": most of it {term.name}, {format_bytes(term.predicted)} planned and "
             f"{format_bytes(term.compiled)} compiled"
         )
+        if off < 0 and self.gaps > CLOSE * (self.total - self.predicted_total):
+            said += f", of which at least {format_bytes(self.gaps)} are gaps between buffers"
+        return said
 
     def to_json(self) -> dict[str, Any]:
         """`memory_per_chip` of `muster verify --json`."""
@@ -118,6 +124,7 @@ def memory_verdict(planned: PlannedRun, counted: Memory, program: Program | None
         predicted_arguments=_sum(plan, "params", "optimizer") or 0.0,
         predicted_temporaries=_sum(plan, *_WITHIN) or 0.0,
         predicted_total=plan.get("total", 0.0),
+        gaps=max(0, counted.temporaries - counted.peak) if counted.peak else 0,
     )
     terms = () if program is None else tuple(_terms(planned, program, verdict, plan))
     return MemoryVerdict(**{**vars(verdict), "terms": terms})
