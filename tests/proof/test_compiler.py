@@ -273,8 +273,8 @@ def test_the_stages_are_told(
             heard.touch()
 
     done = compile_plan(plan, folder=tmp_path / "kept", progress=progress)
-    assert told[0][0] == "starting the compiler"
     assert told[-1][0] == "compiling"
+    assert {stage for stage, _ in told} <= {"starting the compiler", "compiling"}
     assert [passed for _, passed in told] == sorted(passed for _, passed in told)
     assert done.text is not None
     assert {path.name for path in done.text.parent.iterdir()} == {
