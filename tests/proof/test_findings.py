@@ -101,8 +101,9 @@ def test_sums_that_are_not_scattered() -> None:
     # 4 layers in bf16 and the table, and the head in float32.
     assert "331 MB" in whole.what
     assert not found("llama-v5p-one-chip", "reduced-whole")
-    # Its sums between replicas alone are all-reduces, and rightly.
-    assert not found("llama-v5p-hybrid", "reduced-whole")
+    # Sums between replicas alone are all-reduces, and rightly; the table's is between shards too.
+    (table,) = found("llama-v5p-hybrid", "reduced-whole")
+    assert "1 a step over data x fsdp, 65.5 MB" in table.what
 
 
 def test_collectives_that_stop_the_core_or_outlast_what_hides_them() -> None:

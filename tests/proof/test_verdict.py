@@ -111,6 +111,9 @@ def test_inspect_reads_any_program(as_json: bool) -> None:
         document = json.loads(done.output)
         assert any("expert" in each["axes"] for each in document["collectives"])
         assert document["compute_cycles"] > 0
+        assert document["findings"][0]["cost_seconds"] > 0
+    else:
+        assert "Findings" in done.output
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ A ring keeps two links of a chip busy, one to each neighbour. A chip has two alo
 wraps around and is all the group's, one along any other: those are what a group could use.
 """
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 
 from muster.proof.costs import Cost
@@ -50,7 +51,7 @@ def gathered_by_reducing(step: Seen) -> Iterator[Finding]:
     """All-reduces of arrays that are zero but for one shard: a gather that sends twice as much."""
     yield from _twice(
         step,
-        _is_a_gather,
+        lambda *about: 0.5 if _is_a_gather(*about) else 0.0,
         name="gathered-by-reducing",
         what="gathers done as all-reduces of shards in zeros",
         change="shards of whole tiles: fewer ways that shard the weights, `data` above them",
@@ -61,7 +62,7 @@ def reduced_whole(step: Seen) -> Iterator[Finding]:
     """All-reduces of which each chip keeps its own shard: a scatter that sends twice as much."""
     yield from _twice(
         step,
-        _is_a_scatter,
+        _beyond_a_scatter,
         name="reduced-whole",
         what="sums all-reduced whole, though each chip keeps a shard",
         change="reduce-scatter: gradients constrained to the weights' own sharding, whole tiles",
@@ -145,22 +146,23 @@ def _largest(table: Mapping[str, float]) -> list[tuple[str, float]]:
 
 def _twice(
     step: Seen,
-    counts: Callable[[Seen, Collective, Op, Computation], bool],
+    too_much: Callable[[Seen, Collective, Op, Computation], float],
     *,
     name: str,
     what: str,
     change: str,
 ) -> Iterator[Finding]:
-    """All-reduces that could send half, by the axes that they go over."""
+    """All-reduces of which a share need not be sent, by the axes that they go over."""
     lost: dict[tuple[str, ...], tuple[float, float, int]] = {}
     for cost, each in step.collectives:
         if each.kind != "all-reduce" or each.array_bytes < LARGE or each.name not in step.standing:
             continue
-        if not counts(step, each, *step.standing[each.name]):
+        share = too_much(step, each, *step.standing[each.name])
+        if not share:
             continue
         seconds, sent, count = lost.get(each.axes, (0.0, 0.0, 0))
         lost[each.axes] = (
-            seconds + cost.exposed / 2 + _around_shards(step, *step.standing[each.name]),
+            seconds + cost.exposed * share + _around_shards(step, *step.standing[each.name]),
             sent + each.array_bytes * cost.count,
             count + cost.count,
         )
@@ -194,15 +196,37 @@ def _around_shards(step: Seen, op: Op, at: Computation) -> float:
     return sum(step.spent.get(name, 0.0) for name in names)
 
 
-def _is_a_scatter(step: Seen, each: Collective, op: Op, at: Computation) -> bool:
-    """By what reads the sum; or by the plan, where all that the axes split is shards."""
+def _beyond_a_scatter(step: Seen, each: Collective, op: Op, at: Computation) -> float:
+    """The share of an all-reduce's bytes that scattering, then summing shards, would not send.
+
+    Which axes shard the weights, the plan says; without one, whether what reads the sum takes a
+    shard of it.
+    """
     if _is_a_gather(step, each, op, at):
-        return False
-    if step.planned is not None:
-        axes = {axis.partition(":")[0] for axis in each.axes}
-        return axes <= set(SHARD_AXES) and not axes <= _own_axes(step)
-    readers = _readers(at, op)
-    return bool(readers) and all(_ends_in(step.program, it, _TAKES_A_SHARD) for it in readers)
+        return 0.0
+    axes = {axis.partition(":")[0] for axis in each.axes}
+    if step.planned is None:
+        readers = _readers(at, op)
+        keeps = all(_ends_in(step.program, reader, _TAKES_A_SHARD) for reader in readers)
+        return 0.5 if readers and keeps else 0.0
+    if not axes <= {*SHARD_AXES, "data"} or axes <= _own_axes(step):
+        return 0.0
+    shards = math.prod(step.mesh.get(axis, 1) for axis in axes & set(SHARD_AXES))
+    return share_saved(shards, max(each.ways // shards, 1))
+
+
+def share_saved(shards: int, replicas: int) -> float:
+    """Of an all-reduce between shards and replicas, what sending each shard's sum alone saves.
+
+    The scatter sends (s - 1) / s of the array, the replicas then 2 (r - 1) / r of a shard.
+
+    >>> share_saved(16, 1), share_saved(1, 4), share_saved(4, 4)
+    (0.5, 0.0, 0.4)
+    """
+    ways = shards * replicas
+    everything = 2 * (ways - 1) / ways
+    least = (shards - 1) / shards + 2 * (replicas - 1) / replicas / shards
+    return 1 - least / everything if ways > 1 else 0.0
 
 
 def _own_axes(step: Seen) -> set[str]:
