@@ -8,7 +8,9 @@ from muster.models.hf_config import architecture_from_config
 from muster.planner.build import make_plan
 from muster.planner.plan_file import PlannedRun, planned_run
 from muster.proof.compiler import Compilation, Memory
-from muster.proof.others import other_plans, try_others
+from muster.proof.memory import predicted_memory
+from muster.proof.others import other_plans, thriftier_plans, try_others
+from muster.roofline.remat import Remat
 from muster.roofline.workload import Workload
 from tests.proof.make_programs import LLAMA, plan_of
 
@@ -62,6 +64,15 @@ def test_entries_that_are_no_layouts_are_passed_over() -> None:
     document = dict(planned().document) | {"alternatives": [*bad, good]}
     others = list(other_plans(replace(planned(), document=document)))
     assert [each.step_seconds for each in others] == [good["step_seconds"]]
+
+
+def test_where_memory_is_short_more_is_computed_again_first() -> None:
+    others = list(thriftier_plans(planned()))
+    assert planned().remat is Remat.NONE
+    first = others[0]
+    assert (first.layout, first.remat) == (planned().layout, Remat.MINIMAL)
+    needed = [predicted_memory(each)["total"] for each in others]
+    assert max(needed) < predicted_memory(planned())["total"]
 
 
 def test_it_ends_with_the_first_that_passes() -> None:

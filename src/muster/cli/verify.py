@@ -110,7 +110,8 @@ def verify(
     if not verdict.fits:
         unasked = MOST_TRIED if out is not None or verdict.compilation.compilers_fault else 0
         most = unasked if asked is None else asked
-        tried = list(try_others(planned, compile_one, most=most)) if most else []
+        short = verdict.memory is not None or verdict.compilation.status == "too_large"
+        tried = list(try_others(planned, compile_one, most=most, short_of_memory=short))
     if as_json:
         document = verdict.to_json() | {"others": [each.to_json() for each in tried]}
         click.echo(json.dumps(document, indent=1, allow_nan=False))

@@ -2,24 +2,30 @@
 
 A plan lists alternatives, the best of other meshes first; one written by hand lists none, so the
 planner is asked again. Either way each becomes a whole plan of its own, as `muster plan` makes it.
+Where memory was short, the same layout comes first with more computed again, and of the others only
+those that need less by the plan's count.
 """
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Any, cast
 
 from muster.errors import MusterError
 from muster.hardware import Cluster, parse_cluster
 from muster.planner.build import make_plan
-from muster.planner.choice import AXES, Restrictions
+from muster.planner.choice import AXES, POLICIES, Restrictions
 from muster.planner.plan_file import PlannedRun, planned_run
 from muster.planner.trainable import layout_obstacles
 from muster.proof.compiler import Compilation
-from muster.proof.memory import memory_verdict
+from muster.proof.memory import memory_verdict, predicted_memory
 from muster.roofline.remat import Remat, parse_remat
 
 MOST_TRIED = 3
 OTHER = "another layout"
+
+type Chosen = tuple[Mapping[str, int], Remat, Cluster]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,7 +58,11 @@ class Tried:
 
 
 def try_others(
-    planned: PlannedRun, compile_one: Callable[[PlannedRun], Compilation], *, most: int = MOST_TRIED
+    planned: PlannedRun,
+    compile_one: Callable[[PlannedRun], Compilation],
+    *,
+    most: int = MOST_TRIED,
+    short_of_memory: bool = False,
 ) -> Iterator[Tried]:
     """Compile the next best layouts one after the other, up to one that passes.
 
@@ -60,8 +70,10 @@ def try_others(
         planned: the plan that did not pass.
         compile_one: asks the compiler.
         most: layouts to try.
+        short_of_memory: whether that is why it did not.
     """
-    for other, _ in zip(other_plans(planned), range(most), strict=False):
+    others = thriftier_plans(planned) if short_of_memory else other_plans(planned)
+    for other, _ in zip(others, range(most), strict=False):
         tried = _judged(other, compile_one(other))
         yield tried
         if tried.passes:
@@ -82,10 +94,30 @@ def _judged(planned: PlannedRun, done: Compilation) -> Tried:
     )
 
 
+def thriftier_plans(planned: PlannedRun) -> Iterator[PlannedRun]:
+    """Plans that need less memory by the planner's count, the same layout first."""
+    for other in _plans(planned, chain(_computing_more(planned), _choices(planned))):
+        most = predicted_memory(planned).get("total", math.inf)
+        if predicted_memory(other)["total"] < most:
+            yield other
+
+
 def other_plans(planned: PlannedRun) -> Iterator[PlannedRun]:
     """The next best layouts that can be trained, each as a plan; none twice, nor the plan's own."""
+    yield from _plans(planned, _choices(planned))
+
+
+def _computing_more(planned: PlannedRun) -> Iterator[Chosen]:
+    """The plan's own layout with policies that compute more again."""
+    ways = {axis: int(getattr(planned.layout, axis)) for axis in AXES}
+    if planned.remat in POLICIES:
+        for remat in POLICIES[POLICIES.index(planned.remat) + 1 :]:
+            yield ways, remat, planned.cluster
+
+
+def _plans(planned: PlannedRun, choices: Iterator[Chosen]) -> Iterator[PlannedRun]:
     seen = {_key(planned)}
-    for fixed, remat, cluster in _choices(planned):
+    for fixed, remat, cluster in choices:
         try:
             other = _plan_of(planned, fixed, remat, cluster)
         except MusterError:  # no such layout any more: an edited file
@@ -100,9 +132,6 @@ def other_plans(planned: PlannedRun) -> Iterator[PlannedRun]:
 
 def _key(planned: PlannedRun) -> tuple[object, ...]:
     return (planned.layout, planned.remat, planned.cluster.name)
-
-
-type Chosen = tuple[Mapping[str, int], Remat, Cluster]
 
 
 def _choices(planned: PlannedRun) -> Iterator[Chosen]:
