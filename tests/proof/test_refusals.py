@@ -1,13 +1,16 @@
 """What the compiler's refusals say, in the words that it has used."""
 
+import json
 import os
 import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
+from muster.proof import compile as compiling
 from muster.proof.compile import refusal
 
 GIB = 1024**3
@@ -58,6 +61,22 @@ def test_too_large(said: str, needed: float, usable: float, space: str) -> None:
 def test_refused(said: str, message: str) -> None:
     found = refusal(RuntimeError(said))
     assert (found["status"], found["message"]) == ("refused", message)
+
+
+@pytest.mark.parametrize("fault", [OSError(28, "No space left on device"), MemoryError()])
+def test_what_this_machine_lacks_is_no_answer(
+    fault: Exception, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def fail(*_: object) -> None:
+        raise fault
+
+    monkeypatch.setattr(compiling, "compile_step", fail)
+    monkeypatch.setattr(compiling, "end_with_parent", lambda: None)
+    (tmp_path / "request.json").write_text("{}")
+    assert compiling.main([str(tmp_path / "request.json"), str(tmp_path)]) == 0
+    result = json.loads((tmp_path / "result.json").read_text())
+    assert result["status"] == "died"
+    assert type(fault).__name__ in result["message"] or "No space left" in result["message"]
 
 
 ORPHAN = """

@@ -163,6 +163,9 @@ def main(arguments: Sequence[str]) -> int:
         result = compile_step(request, folder)
     except MusterError as error:
         result = {"status": "bad_input", "message": str(error)}
+    except (OSError, MemoryError, ImportError) as error:  # this machine's fault: no answer to keep
+        said = str(error) or type(error).__name__
+        result = {"status": "died", "message": f"the compiler process failed: {said}"}
     except Exception as error:  # the compiler's errors have no class of their own
         result = refusal(error)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
