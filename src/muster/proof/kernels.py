@@ -8,6 +8,26 @@ The compiler estimates nothing of a kernel written by hand. Of those that are kn
 
 A kernel that states its cost is believed; any other moves what it reads and writes once.
 
+How long attention takes: a matrix unit of d x d works on whole tiles, so every matmul of a head of
+H numbers costs as one of H rounded up to d; on one of 256 a head of 128 leaves half of it idle. The
+softmax stands between matmuls that need each other, and hides behind them but in part:
+
+    F H' / H / peak + b V / (4 * 1024 * clock * cores)        H' = d ceil(H / d)
+    b = 12 forward, 5 backward
+
+F FLOPs, V scores, a vector unit of 1024 lanes with four ALUs each (the book's Part 2). b is from no
+run: it is read from the loops that the compiler of libtpu 0.0.52 schedules for splash attention
+with segments (bundles of a pair of blocks, --xla_jf_dump_llo_text, with what opens and closes a row
+of blocks):
+
+    chip, H, block      forward        dQ            dK, dV        fused backward
+    v5e, 256, 512       2780, 2816     3440, 3392    4580, 4416
+    v5e, 128, 512       1640, 1792     1910, 1856    2450, 2368
+    v6e, 128, 512       1230, 1280     1340, 1088    1690, 1344
+    v6e, 128, 2048     20700, 20480                               23600, 25600
+
+read and by the formula, in cycles; a core of v5p is as one of v5e.
+
 Legend: B batch, N query heads, T queries, S keys, H head_dim.
 """
 
@@ -23,7 +43,9 @@ from muster.proof.hlo.shape import VMEM, Shape
 _BLOCK = re.compile(r'\\?"block_(?:q|kv)\\?": (\d+)')
 _FLOAT = {"bf16", "f32", "f16"}
 _MATMULS = {"dkv": 4, "dq": 3, "fwd": 2}
+_FORWARD = 2
 _FUSED_BACKWARD = 5
+_SOFTMAX_OPS = {True: 12.0, False: 5.0}  # of the vector unit for a score, forward or not
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,12 +57,38 @@ class Work:
         hbm_bytes: read from and written to HBM.
         from_what: how that is known, for whoever reads it.
         attention: whether its matmuls are those of attention, with a softmax between.
+        head_dim: H of attention; 0 where it is not known.
+        scores: that attention computes.
+        forward: whether that is the forward pass.
     """
 
     flops: float
     hbm_bytes: float
     from_what: str
     attention: bool = False
+    head_dim: int = 0
+    scores: float = 0.0
+    forward: bool = True
+
+
+def attention_seconds(
+    work: Work, *, matmul_peak: float, vector_rate: float, matrix_unit: int
+) -> float:
+    """Seconds of the matrix and vector units for attention; the module says how.
+
+    Args:
+        work: of a kernel that attends.
+        matmul_peak: FLOP/s of one device.
+        vector_rate: operations/s of its vector units.
+        matrix_unit: numbers along a side of the matrix unit.
+
+    >>> work = Work(flops=1e12, hbm_bytes=0.0, from_what="", head_dim=128, scores=1e9)
+    >>> round(attention_seconds(work, matmul_peak=1e14, vector_rate=1e13, matrix_unit=256), 6)
+    0.0212
+    """
+    padded = matrix_unit * math.ceil(work.head_dim / matrix_unit) / work.head_dim
+    matmuls = work.flops * padded / matmul_peak
+    return matmuls + _SOFTMAX_OPS[work.forward] * work.scores / vector_rate
 
 
 def work_of(op: Op, computation: Computation) -> Work:
@@ -57,12 +105,8 @@ def work_of(op: Op, computation: Computation) -> Work:
             from_what="its own estimate",
             attention=attends,
         )
-    if attends:
-        flops = _attention_flops(name, op, reads)
-        if flops:
-            return Work(
-                flops=flops, hbm_bytes=moved, from_what="the shapes, causal", attention=True
-            )
+    if attends and (attention := _attention(name, op, reads, moved)) is not None:
+        return attention
     if "gmm" in name:
         return Work(flops=_grouped_flops(op, reads), hbm_bytes=moved, from_what="a grouped matmul")
     return Work(flops=0.0, hbm_bytes=moved, from_what="its bytes alone")
@@ -72,12 +116,12 @@ def _hbm(shape: Shape) -> int:
     return sum(each.padded_bytes for each in shape.arrays() if each.memory_space != VMEM)
 
 
-def _attention_flops(name: str, op: Op, reads: Sequence[Shape]) -> float:
+def _attention(name: str, op: Op, reads: Sequence[Shape], moved: float) -> Work | None:
     arrays = [shape for shape in reads if shape.dtype in _FLOAT and len(shape.dims) > 2]
     if len(arrays) < 2:
-        return 0.0
+        return None
     q, k = arrays[0], arrays[1]
-    matmuls = next((number for part, number in _MATMULS.items() if part in name), 2)
+    matmuls = next((number for part, number in _MATMULS.items() if part in name), _FORWARD)
     if matmuls == _MATMULS["dkv"] and len(op.shape.elements) > 2:
         matmuls = _FUSED_BACKWARD
     *outer, T, H = q.dims
@@ -85,7 +129,16 @@ def _attention_flops(name: str, op: Op, reads: Sequence[Shape]) -> float:
     blocks = [int(size) for size in _BLOCK.findall(op.attributes.get("frontend_attributes", ""))]
     count = max(1, T // max(blocks)) if blocks else 1
     causal = (count + 1) / (2 * count) if blocks and T == S else 1.0
-    return matmuls * 2.0 * math.prod(outer) * T * S * H * causal
+    scores = math.prod(outer) * T * S * causal
+    return Work(
+        flops=matmuls * 2.0 * scores * H,
+        hbm_bytes=moved,
+        from_what="the shapes, causal",
+        attention=True,
+        head_dim=H,
+        scores=scores,
+        forward=matmuls == _FORWARD,
+    )
 
 
 def _grouped_flops(op: Op, reads: Sequence[Shape]) -> float:

@@ -1,5 +1,6 @@
 """Walks a schedule and keeps the time of the main core and of everything that runs beside it."""
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
@@ -20,6 +21,7 @@ from muster.proof.costs import (
     Span,
 )
 from muster.proof.hlo.collectives import Collective, collective_of
+from muster.proof.hlo.flops import matmul_flops_of
 from muster.proof.hlo.kinds import (
     collective_inside,
     ends_collective,
@@ -31,26 +33,45 @@ from muster.proof.hlo.kinds import (
 )
 from muster.proof.hlo.program import Computation, Op, Program
 from muster.proof.hlo.schedule import Visit, costliest_branch, loop_parts
-from muster.proof.hlo.shape import HOST
+from muster.proof.hlo.shape import HOST, VMEM
 from muster.proof.hlo.trips import Loops
-from muster.proof.kernels import work_of
+from muster.proof.kernels import Work, attention_seconds, work_of
 from muster.proof.names import label
 from muster.proof.network import Interconnect
 from muster.roofline.efficiency import efficiency
 from muster.roofline.host_link import host_bandwidth
 
 UNROLLED = 2  # of a loop after its first time, in what is shown
+LANES, ALUS = 8 * 128, 4  # of a core's vector unit: the book's Part 2
+# What a matmul's schedule leaves of the matrix unit, where nothing but its own loop holds it back:
+# 0.92 (v6e), 0.96 (v5p), 0.965 (v5e) of 8192 x 8192 x 8192, 0.985 (v6e, 98304 KiB of VMEM) of
+# 12288 x 5120 x 32768; bundles that the compiler of libtpu 0.0.52 scheduled, from no run.
+MATMUL_SHARE = 0.95
+COPY_SHARE = 0.55  # of HBM bandwidth that a copy to another layout reaches
+NARROW = frozenset({"s8", "u8", "s4", "u4", "f8e4m3fn", "f8e5m2", "f8e4m3b11fnuz"})
 
 
 @dataclass(frozen=True, kw_only=True)
 class Rates:
-    """What one device does in a second."""
+    """What one device does in a second.
+
+    Attributes:
+        clock: cycles.
+        peak_flops: bf16 multiplications and additions of its matrix units.
+        vector_ops: operations of its vector units.
+        matmul_flops: that a kernel's matmul was fitted to reach.
+        hbm: bytes.
+        host: bytes, one way.
+        matrix_unit: numbers along a side of a matrix unit.
+    """
 
     clock: float
-    attention_flops: float
+    peak_flops: float
+    vector_ops: float
     matmul_flops: float
     hbm: float
     host: float
+    matrix_unit: int
 
 
 def rates_of(chip: Chip) -> Rates:
@@ -59,18 +80,26 @@ def rates_of(chip: Chip) -> Rates:
     Raises:
         BadInput: its clock is not known.
     """
-    clock = chip.fact("core.clock_hz")
-    if clock is None or not isinstance(clock.value, int | float):
+    clock = _number(chip, "core.clock_hz")
+    if not clock:
         raise BadInput(f"the clock of {chip.id} is not known; programs are timed on TPUs alone")
     fitted = efficiency(chip.id, "xla")
     devices = chip.devices_per_chip
+    cores = (_number(chip, "core.tensor_cores_per_chip") or 1.0) / devices
     return Rates(
-        clock=float(clock.value),
-        attention_flops=chip.bf16_flops * fitted.attention / devices,
+        clock=clock,
+        peak_flops=chip.bf16_flops / devices,
+        vector_ops=LANES * ALUS * clock * cores,
         matmul_flops=chip.bf16_flops * fitted.matmul / devices,
         hbm=chip.hbm_bandwidth / devices,
         host=host_bandwidth(chip) / devices,
+        matrix_unit=int(_number(chip, "core.mxu_dim") or 128),
     )
+
+
+def _number(chip: Chip, fact_id: str) -> float | None:
+    value = fact.value if (fact := chip.fact(fact_id)) is not None else None
+    return float(value) if isinstance(value, int | float) else None
 
 
 @dataclass
@@ -101,6 +130,7 @@ class _Running:
         free: when each track is done with what it was given.
         due: of what was started and not waited for: when it is done, and its cost.
         held: what has kept which tracks busy.
+        outside: costs of what was still running as it began, by their keys.
     """
 
     computation: Computation
@@ -109,6 +139,26 @@ class _Running:
     free: dict[str, float] = field(default_factory=dict)
     due: dict[str, tuple[float, tuple[str, str]]] = field(default_factory=dict)
     held: list[_Held] = field(default_factory=list)
+    outside: dict[tuple[str, str], Cost] = field(default_factory=dict)
+
+    def inside(self, computation: Computation) -> "_Running":
+        """A computation that begins now, beside what still runs."""
+        now = self.now
+        held = [
+            replace(each, begin=max(0.0, each.begin - now), end=each.end - now)
+            for each in self.held
+            if each.end > now
+        ]
+        known = self.outside | self.part.costs
+        return _Running(
+            computation,
+            free={track: end - now for track, end in self.free.items() if end > now},
+            held=held,
+            outside={
+                each.key: replace(known[each.key], count=0, seconds=0.0, exposed=0.0)
+                for each in held
+            },
+        )
 
     def causes(
         self, key: tuple[str, str], end: float
@@ -127,10 +177,6 @@ class _Running:
         if end > now:
             yield key, now, end
 
-    def busy(self) -> dict[str, float]:
-        """For how long the tracks are still busy."""
-        return {track: end - self.now for track, end in self.free.items() if end > self.now}
-
 
 @dataclass
 class Watch:
@@ -146,20 +192,21 @@ class Watch:
     def __post_init__(self) -> None:
         self.loops = Loops(self.program)
 
-    def run(self, computation: Computation, busy: Mapping[str, float] | None = None) -> Part:
+    def run(self, computation: Computation, around: _Running | None = None) -> Part:
         """One run of a computation.
 
         Args:
             computation: what runs.
-            busy: for how long tracks are still busy as it begins.
+            around: what calls it; None where nothing still runs as it begins.
         """
-        if not busy and computation.name in self.parts:
+        at = around.inside(computation) if around else _Running(computation)
+        alone = not at.free
+        if alone and computation.name in self.parts:
             return self.parts[computation.name]
-        at = _Running(computation, free=dict(busy or {}))
         for op in computation.ops:
             self._step(at, op)
         at.part.seconds = max([at.now, *(end for end, _ in at.due.values())])
-        if not busy:
+        if alone:
             self.parts[computation.name] = at.part
         return at.part
 
@@ -187,15 +234,67 @@ class Watch:
         if is_pallas(op):
             work = work_of(op, at.computation)
             self.notes[f"kernel {kernel_name(op)}: timed from {work.from_what}"] = None
-            rate = self.rates.attention_flops if work.attention else self.rates.matmul_flops
-            seconds = max(work.flops / rate, work.hbm_bytes / self.rates.hbm)
+            seconds = max(self._kernel_computes(work), work.hbm_bytes / self.rates.hbm)
             kind = KERNEL
         elif cycles is not None:
-            seconds, kind = cycles / self.rates.clock, COMPUTE
+            estimate = cycles / self.rates.clock
+            seconds, kind = min(estimate, self._matmul(at, op), self._relayout(at, op)), COMPUTE
         else:
             seconds, kind = self._moved_twice(at, op) / self.rates.hbm, GUESSED
             self.notes[f"{op.opcode} without an estimate: timed from its bytes"] = None
         self._spend(at, op, kind, seconds)
+
+    def _kernel_computes(self, work: Work) -> float:
+        """Seconds of the matrix and vector units for a kernel."""
+        if not work.attention or not work.head_dim:
+            return work.flops / self.rates.matmul_flops
+        return attention_seconds(
+            work,
+            matmul_peak=self.rates.peak_flops,
+            vector_rate=self.rates.vector_ops,
+            matrix_unit=self.rates.matrix_unit,
+        )
+
+    def _matmul(self, at: _Running, op: Op) -> float:
+        """Seconds of a matmul as its schedule runs: a bound on the compiler's earlier estimate.
+
+            max(FLOPs / (0.95 peak), bytes / HBM bandwidth)
+
+        `estimated_cycles` is guessed before the loop is scheduled, to choose its window. Where
+        windows are small it guesses a third too much (v6e, 8192 x 8192 x 8192: 2.98 million
+        cycles, of which the schedule needs 2.28); see MATMUL_SHARE. Infinite where an operation
+        holds no matmul, or one of narrow numbers, whose peak is another.
+        """
+        by_name = at.computation.by_name
+        shapes = [op.shape, *(by_name[name].shape for name in op.operands if name in by_name)]
+        if any(array.dtype in NARROW for shape in shapes for array in shape.arrays()):
+            return math.inf
+        flops = matmul_flops_of(self.program, op, at.computation)
+        if not flops:
+            return math.inf
+        computes = flops / (MATMUL_SHARE * self.rates.peak_flops)
+        return max(computes, self._moved(at, op) / self.rates.hbm)
+
+    def _relayout(self, at: _Running, op: Op) -> float:
+        """Seconds of a copy to another layout: a bound on the compiler's earlier estimate.
+
+            (bytes read + bytes written) / (0.55 HBM bandwidth)
+
+        A copy's loop is scheduled to less than its memory traffic takes: of v5e, to transpose a
+        bf16 tile of 128 rows and 640 columns of a gathered weight, 380 cycles, where its bytes
+        take 900 and the estimate made before is 9,696. 0.55 is what the compiler itself takes
+        elementwise fusions to reach of HBM. Infinite for what is no copy.
+        """
+        if op.opcode != "copy":
+            return math.inf
+        return self._moved(at, op) / (COPY_SHARE * self.rates.hbm)
+
+    def _moved(self, at: _Running, op: Op) -> float:
+        """Bytes of HBM that an operation reads and writes, every array once."""
+        by_name = at.computation.by_name
+        shapes = [by_name[name].shape for name in op.operands if name in by_name]
+        arrays = [array for shape in (*shapes, op.shape) for array in shape.arrays()]
+        return float(sum(array.padded_bytes for array in arrays if array.memory_space != VMEM))
 
     def _moved_twice(self, at: _Running, op: Op) -> float:
         """Bytes that an operation reads and writes, taken to be twice what it makes."""
@@ -255,7 +354,7 @@ class Watch:
         if end <= at.now:
             return
         for cause, begin, until in at.causes(key, end):
-            cost = at.part.costs[cause]
+            cost = at.part.costs.get(cause) or at.outside[cause]
             at.part.costs[cause] = replace(cost, exposed=cost.exposed + until - begin)
             at.part.spans.append(
                 Span(
@@ -276,7 +375,7 @@ class Watch:
         else:
             called = next(self.program.called_by(op), None)
         if called is not None:
-            self._append(at, self.run(called, at.busy()), 1)
+            self._append(at, self.run(called, at), 1)
 
     def _loop(self, at: _Running, op: Op) -> None:
         trips = self.loops.trips(at.computation, op)
@@ -285,7 +384,7 @@ class Watch:
         _, body = loop_parts(self.program, op)
         if body is None or trips == 0:
             return
-        self._append(at, self.run(body, at.busy()), 1)
+        self._append(at, self.run(body, at), 1)
         if trips is not None and trips > 1:
             self._append(at, self.run(body), trips - 1)
 

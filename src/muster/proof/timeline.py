@@ -2,9 +2,12 @@
 
 The main core runs the operations of the schedule one after the other. What each takes:
 
-    fusions and copies     the compiler's estimated cycles over the chip's clock
-    Pallas kernels         the larger of FLOPs over the share of the peak that attention, or a
-                           matmul, was fitted to reach, and bytes over HBM's bandwidth
+    fusions                the compiler's estimated cycles over the chip's clock; one with a matmul
+                           no more than its FLOPs over 0.95 of the peak, or its bytes over HBM's
+    copies                 the same; no more than its bytes over 0.55 of HBM's bandwidth
+    Pallas kernels         attention by its matmuls and its softmax (`kernels`), others from FLOPs
+                           over the share of the peak that a matmul was fitted to reach; no less
+                           than their bytes over HBM's bandwidth
     collectives            `network`: bytes, devices, strategy, links
     copies between         bytes over HBM's bandwidth, one after the other, beside what computes;
     memories               over PCIe where one end is the host's memory
@@ -14,8 +17,9 @@ What is asynchronous runs from its start on tracks of its own (a set of links, a
 sparse core), each of which does one thing at a time; the main core waits where the result is due. A
 loop is timed once and counted as often as it runs.
 
-So these are estimates, and of three kinds: the compiler's, the shapes' and the links'. What is not
-in them: launch gaps, stragglers, links shared by different mesh axes at once, HBM shared by copies
+So these are estimates, and of three kinds: the compiler's, the shapes' and the links'. The bounds
+on the compiler's are from the loops that it schedules later, which take less than what it guessed
+when it chose their windows (`simulate`). What is not in them: launch gaps, stragglers, links shared by different mesh axes at once, HBM shared by copies
 and computation beyond what the compiler's cycles hold.
 """
 
