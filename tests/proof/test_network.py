@@ -103,6 +103,14 @@ def test_seconds(links: Interconnect, what: Collective, seconds: float) -> None:
     assert links.seconds(what) == pytest.approx(seconds)
 
 
+def test_all_of_a_slice_needs_no_places() -> None:
+    links = on((4, 4, 1), (True, True, False))
+    both = Strategy(emitter="2DAllGatherNonMajorDim", rings=(16,))
+    gather = exchange("all-gather", tuple(range(16)), strategy=both)
+    assert links.seconds(gather) == pytest.approx(V * 15 / 16 / 4)
+    assert replace(links, places=()).seconds(gather) == links.seconds(gather)
+
+
 def test_two_devices_of_a_chip_share_its_links() -> None:
     """A group of one device a chip has half of the links; one of both has all of them."""
     links = on((1, 1, 4), (False, False, True), per_chip=2)

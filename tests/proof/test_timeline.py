@@ -187,6 +187,20 @@ def test_a_schedule_is_quicker_than_what_was_guessed_before_it() -> None:
     assert seconds["copy"] == pytest.approx(2 * 8192**2 * 2 / (0.55 * 2.765e12), rel=1e-3)
 
 
+def test_features_count_as_whole_tiles() -> None:
+    heads = """HloModule h, is_scheduled=true
+ENTRY %main (a: bf16[8192,8192]) -> bf16[8192,128] {
+  %a = bf16[8192,8192]{1,0:T(8,128)(2,1)} parameter(0)
+  %w = bf16[8192,128]{1,0:T(8,128)(2,1)} parameter(1)
+  ROOT %onto_a_head = bf16[8192,128]{1,0:T(8,128)(2,1)} convolution(%a, %w), \
+dim_labels=bf_io->bf, backend_config={"window_config":{"estimated_cycles":"6000000"}}
+}
+"""
+    (cost,) = time_program(parse(heads), parse_cluster("v6e-4")).costs
+    tile = 256
+    assert cost.seconds == pytest.approx(2 * 8192**2 * tile / (0.95 * 9.18e14), rel=1e-3)
+
+
 KERNELS = """HloModule k, is_scheduled=true
 ENTRY %main (q: bf16[2,8,1024,128]) -> bf16[2,8,1024,128] {
   %q = bf16[2,8,1024,128]{3,2,1,0} parameter(0)

@@ -101,8 +101,12 @@ class Interconnect:
         return self.link * both_ways * min(1.0, strategy.at_once) * group.nearness / group.shared
 
     def _group(self, groups: Groups) -> "_Group":
+        chips, per_chip = math.prod(self.shape), self.devices_per_chip
+        if not self.places and groups and len(groups[0]) == chips * per_chip:
+            ones = (1,) * len(self.shape)  # all of the slice, whatever its devices' numbers
+            return _Group(sizes=self.shape, strides=ones, rings=self.wrap, shared=1.0)
         if not groups or not self.places or max(groups[0]) >= len(self.places):
-            whole, per_chip = any(self.wrap), self.devices_per_chip
+            whole = any(self.wrap)
             beside = bool(groups) and set(range(per_chip)) <= set(groups[0])
             shared = 1.0 if beside else float(per_chip)  # devices of a chip have numbers in a row
             return _Group(sizes=(), strides=(), rings=(whole,) * _X_Y_Z, shared=shared)

@@ -260,6 +260,7 @@ class Watch:
 
             max(FLOPs / (0.95 peak), bytes / HBM bandwidth)
 
+        FLOPs of whole tiles of the matrix unit (heads of 128 fill half of one of 256).
         `estimated_cycles` is guessed before the loop is scheduled, to choose its window. Where
         windows are small it guesses a third too much (v6e, 8192 x 8192 x 8192: 2.98 million
         cycles, of which the schedule needs 2.28); see MATMUL_SHARE. Infinite where an operation
@@ -269,7 +270,8 @@ class Watch:
         shapes = [op.shape, *(by_name[name].shape for name in op.operands if name in by_name)]
         if any(array.dtype in NARROW for shape in shapes for array in shape.arrays()):
             return math.inf
-        flops = matmul_flops_of(self.program, op, at.computation)
+        tile = self.rates.matrix_unit
+        flops = matmul_flops_of(self.program, op, at.computation, tile=tile)
         if not flops:
             return math.inf
         computes = flops / (MATMUL_SHARE * self.rates.peak_flops)

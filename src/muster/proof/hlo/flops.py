@@ -31,26 +31,38 @@ def matmul_flops(program: Program) -> float:
     )
 
 
-def matmul_flops_of(program: Program, op: Op, at: Computation) -> float:
-    """FLOPs of the matmuls of one run of one operation."""
-    return _flops_of(program, op, at, {})
+def matmul_flops_of(program: Program, op: Op, at: Computation, *, tile: int = 1) -> float:
+    """FLOPs of the matmuls of one run of one operation.
+
+    Args:
+        program: where it stands.
+        op: the operation.
+        at: its computation.
+        tile: a side of the matrix unit: a convolution's features, in and out, count as whole tiles,
+            so one onto heads of 128 on a unit of 256 counts double.
+    """
+    return _flops_of(program, op, at, {}, tile)
 
 
-def _flops_of(program: Program, op: Op, at: Computation, inside: dict[str, float]) -> float:
+def _flops_of(
+    program: Program, op: Op, at: Computation, inside: dict[str, float], tile: int = 1
+) -> float:
     """Of one run of an operation; of a fusion, what is inside."""
     if op.opcode == "dot":
         return _dot(op, at)
     if op.opcode == "convolution":
-        return _convolution(op, at)
+        return _convolution(op, at, tile)
     if op.opcode != "fusion":
         return 0.0
-    return sum(_flops_in(program, called, inside) for called in program.called_by(op))
+    return sum(_flops_in(program, called, inside, tile) for called in program.called_by(op))
 
 
-def _flops_in(program: Program, computation: Computation, inside: dict[str, float]) -> float:
+def _flops_in(
+    program: Program, computation: Computation, inside: dict[str, float], tile: int
+) -> float:
     if computation.name not in inside:
         inside[computation.name] = sum(
-            _flops_of(program, op, computation, inside) for op in computation.ops
+            _flops_of(program, op, computation, inside, tile) for op in computation.ops
         )
     return inside[computation.name]
 
@@ -75,14 +87,16 @@ class _Window:
     window_dilation: int
 
 
-def _convolution(op: Op, at: Computation) -> float:
+def _convolution(op: Op, at: Computation, tile: int) -> float:
     left, right = (at.by_name.get(name) for name in op.operands[:2])
     labels = _LABELS.search(op.attributes.get("dim_labels", ""))
     if left is None or right is None or labels is None:
         return 0.0
     of_input, of_kernel, of_result = labels.groups()
     batch = op.shape.dims[of_result.index("b")]
-    features = right.shape.dims[of_kernel.index("o")] * right.shape.dims[of_kernel.index("i")]
+    features = math.prod(
+        tile * math.ceil(right.shape.dims[of_kernel.index(role)] / tile) for role in "io"
+    )
     taps = 1
     for dim, window in enumerate(_windows(op.attributes.get("window", ""))):
         digit = str(dim)
