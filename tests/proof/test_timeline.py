@@ -190,7 +190,7 @@ def test_a_schedule_is_quicker_than_what_was_guessed_before_it() -> None:
 def test_features_count_as_whole_tiles() -> None:
     heads = """HloModule h, is_scheduled=true
 ENTRY %main (a: bf16[8192,8192]) -> bf16[8192,128] {
-  %a = bf16[8192,8192]{1,0:T(8,128)(2,1)} parameter(0)
+  %a = bf16[8192,8192]{1,0:T(8,128)(2,1)S(1)} parameter(0)
   %w = bf16[8192,128]{1,0:T(8,128)(2,1)} parameter(1)
   ROOT %onto_a_head = bf16[8192,128]{1,0:T(8,128)(2,1)} convolution(%a, %w), \
 dim_labels=bf_io->bf, backend_config={"window_config":{"estimated_cycles":"6000000"}}
