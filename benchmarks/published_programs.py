@@ -262,9 +262,10 @@ ROWS = (
             "remat_policy": "full",
             "ici_fsdp_parallelism": "32",
             "ici_tensor_parallelism": "16",
+            "allow_split_physical_axes": "true",  # 32 x 16 is no product of whole axes of 8x8x8
         },
         flags=V5P_SCRIPT,
-        source=V5P_SCRIPTS.format("512b"),
+        source=V5P_SCRIPTS.format("512b") + ", physical axes split as 32 x 16 needs",
     ),
     Row(
         id="tpu-recipes-001",
