@@ -119,7 +119,7 @@ def _muster(devices: int, dtype: str, steps: int) -> dict[str, float]:
     from muster.sharding.mesh import Layout
     from muster.training.data import DataConfig
     from muster.training.feed import Feed
-    from muster.training.optimizer import OptimizerConfig
+    from muster.training.optimizer import OptimizerConfig, learning_rates
     from muster.training.setup import compile_program, fresh_state, make_program, model_on
     from muster.training.step import Objective
 
@@ -129,7 +129,11 @@ def _muster(devices: int, dtype: str, steps: int) -> dict[str, float]:
     workload = Workload(
         sequence_length=LENGTH, batch_sequences=ROWS, param_dtype="f32", optimizer_dtype="f32"
     )
-    program = make_program(workload, model, OptimizerConfig(total_steps=steps), Objective())
+    optimizer = OptimizerConfig(total_steps=steps)
+    program, rates = (
+        make_program(workload, model, optimizer, Objective()),
+        learning_rates(optimizer),
+    )
     step, state = compile_program(program), fresh_state(program, 0)
     data = DataConfig(sequence_length=LENGTH, batch_sequences=ROWS, synthetic=True)
     feed = Feed(data, architecture.vocab_size, None, model.partition)
@@ -141,7 +145,7 @@ def _muster(devices: int, dtype: str, steps: int) -> dict[str, float]:
             begun, worked, host = time.perf_counter(), time.process_time(), 0.0
         before = time.perf_counter()
         batch = next(feed)
-        state, current = step(state, batch)
+        state, current = step(state, batch, rates[index])
         host += time.perf_counter() - before
         if metrics is not None:
             jax.device_get(metrics)

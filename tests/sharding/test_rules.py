@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from muster.models.registry import find_model
 from muster.sharding.mesh import Layout
 from muster.sharding.rules import (
+    as_held,
     mesh_axes,
     padded_table,
     padded_vocab,
@@ -56,7 +57,9 @@ def test_an_axis_splits_one_dim_and_splits_it_evenly(layout: Layout, name: str) 
 def test_only_the_vocabulary_is_padded_and_by_less_than_the_ways(layout: Layout, name: str) -> None:
     model = find_model(name)
     for plain, padded in zip(weight_table(model), padded_table(model, layout), strict=True):
-        for dim, size, full in zip(plain.dims, plain.shape, padded.shape, strict=True):
+        held = as_held(plain)
+        assert held.size == plain.size
+        for dim, size, full in zip(held.dims, held.shape, padded.shape, strict=True):
             assert 0 <= full - size < (layout.tensor if dim == "vocab" else 1)
             assert dim != "vocab" or full % layout.tensor == 0
     assert padded_vocab(model.vocab_size, layout) - model.vocab_size < layout.tensor

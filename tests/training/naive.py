@@ -48,7 +48,9 @@ def logits_and_balance(
             out, balance = _experts(own, inner, batch, config)
             balances.append(balance)
         else:
-            out = (jax.nn.silu(inner @ own["mlp.gate"]) * (inner @ own["mlp.up"])) @ own["mlp.down"]
+            out = (jax.nn.silu(inner @ own["mlp.gate"]) * (inner @ own["mlp.up"])) @ own[
+                "mlp.down"
+            ].T
         x = x + out
     x = _norm(x, weights["final_norm"], eps)
     head = weights["head"] if "head" in weights else weights["embedding"].T
@@ -78,7 +80,7 @@ def _attention(own: Weights, x: jax.Array, batch: Batch, config: Config) -> jax.
     visible = jnp.asarray(visible_keys(batch, config.get("sliding_window")))
     share = jax.nn.softmax(jnp.where(visible[:, None], scores, -jnp.inf), axis=-1)
     mixed = jnp.einsum("bnts,bnsh->bnth", share, v)
-    return jnp.einsum("bnth,nhd->btd", mixed, own["attention.output"])
+    return jnp.einsum("bnth,dnh->btd", mixed, own["attention.output"])
 
 
 def visible_keys(batch: Batch, window: int | None) -> np.ndarray[Any, Any]:

@@ -59,7 +59,9 @@ def test_equals_adamw_by_hand(moments_dtype: str, clip_norm: float) -> None:
     take = jax.jit(update.update)
     for step in range(1, 5):
         changes, state = take(gradients(step, 3.0), state, params)
-        params = {name: np.asarray(params[name] + changes[name]) for name in NAMES}
+        params = {
+            name: np.asarray(params[name] - of.learning_rate * changes[name]) for name in NAMES
+        }
     # Float32, and a bfloat16 moment that float32 rounded to the other neighbour.
     within = 1e-6 if moments_dtype == "float32" else 1e-4
     for name in NAMES:

@@ -16,11 +16,9 @@ from muster.models.hf_config import architecture_from_config, read_config
 from muster.sharding.hf_names import hf_tensors
 from muster.sharding.mesh import Layout
 from muster.training.huggingface import import_folder
-from muster.training.loss import logits
-from muster.training.model import Model, hidden_states, output_matrix
 from muster.training.params import Params
 from muster.training.setup import model_on
-from muster.training.step import Objective, gradients_of
+from muster.training.step import Objective, gradients_of, predict
 from tests.training import tiny
 
 DATA = Path(__file__).parents[1] / "data"
@@ -38,14 +36,9 @@ def computed(
     batch = tiny.whole_rows(ids)
 
     def both(params: Params) -> tuple[jax.Array, tuple[Params, Any]]:
-        return logits_of(params, model), gradients_of(
+        return predict(params, batch, model=model), gradients_of(
             params, batch, model=model, objective=Objective()
         )
-
-    def logits_of(params: Params, model: Model) -> jax.Array:
-        x_BTD, _ = hidden_states(params, batch, model)
-        vocab = model.architecture.vocab_size
-        return logits(x_BTD, output_matrix(params, model), vocab_size=vocab)
 
     run = jax.jit(both).lower(params).compile(tiny.QUICKLY)
     every, (gradients, sums) = run(params)

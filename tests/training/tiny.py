@@ -19,7 +19,7 @@ from muster.sharding.rules import padded_table
 from muster.training.attention import balanced_order
 from muster.training.batch import Batch
 from muster.training.experts import DROPLESS, Dispatch
-from muster.training.optimizer import OptimizerConfig
+from muster.training.optimizer import OptimizerConfig, Rates, learning_rates
 from muster.training.params import array_shape
 from muster.training.partition import Partition
 from muster.training.setup import Program, jax_dtype, make_model, make_program
@@ -137,6 +137,7 @@ class Trainer:
 
     program: Program
     step: jax.stages.Compiled
+    rates: Rates
 
     @property
     def place(self) -> Partition:
@@ -148,7 +149,9 @@ class Trainer:
 
     def take(self, state: TrainState, batch: Batch) -> tuple[TrainState, Metrics]:
         """One step on a batch of whole rows."""
-        new: tuple[TrainState, Metrics] = self.step(state, on(self.place, batch))
+        new: tuple[TrainState, Metrics] = self.step(
+            state, on(self.place, batch), self.rates[int(state.step)]
+        )
         return new
 
     def run(self, batches: Iterable[Batch], seed: int = 0) -> tuple[TrainState, list[Metrics]]:
@@ -172,13 +175,11 @@ def trainer(
     dispatch: Dispatch = DROPLESS,
 ) -> Trainer:
     """Compile a plan's step."""
+    update = update or optimizer(moments_dtype=jax_dtype(plan.workload.optimizer_dtype))
     program = make_program(
-        plan.workload,
-        make_model(plan, dispatch=dispatch),
-        update or optimizer(moments_dtype=jax_dtype(plan.workload.optimizer_dtype)),
-        objective or Objective(),
+        plan.workload, make_model(plan, dispatch=dispatch), update, objective or Objective()
     )
-    return Trainer(program, program.lowered().compile(QUICKLY))
+    return Trainer(program, program.lowered().compile(QUICKLY), learning_rates(update))
 
 
 def on(place: Partition, batch: Batch) -> Batch:

@@ -1,7 +1,7 @@
 """A chip (TPU chip, GPU or CPU device): what it computes, what it holds, what it is wired to."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from muster.hardware.facts import Fact
@@ -67,10 +67,17 @@ Network = Torus | Switched | Loopback
 
 @dataclass(frozen=True, kw_only=True)
 class CompilerTarget:
-    """How the TPU compiler calls the chip: `{name}:{shape}` and its chip configuration."""
+    """How the TPU compiler calls the chip, and what it is asked for.
+
+    Attributes:
+        name: a topology is `{name}:{shape}`.
+        chip_config: its chip configuration.
+        options: compiler options that a training step is compiled with unless told otherwise.
+    """
 
     name: str
     chip_config: str
+    options: Mapping[str, str] = field(default_factory=dict, hash=False)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -108,6 +108,7 @@ class Plan:
 
     def to_json(self) -> dict[str, object]:
         """The plan as `plan.json` holds it (schema 1); a null is a figure that is not predicted."""
+        compiler = self.cluster.chip.compiler
         return {
             "muster": SCHEMA,
             "model": {
@@ -131,6 +132,7 @@ class Plan:
                 "chips_used": self.layout.chips_used,
                 "torus": physical_axes(self.choice.cluster, self.layout),
             },
+            "compiler": {"options": dict(compiler.options) if compiler else {}},
             "estimate": _estimate_json(self.estimate, self.choice),
             "rules": [asdict(rule) for rule in self.rules],
             "closed_form": _closed_form_json(self.closed_form),

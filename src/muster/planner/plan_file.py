@@ -41,6 +41,16 @@ class PlannedRun:
     flops_per_token: float
     document: Mapping[str, object]
 
+    @property
+    def compiler_options(self) -> Mapping[str, str]:
+        """What the TPU compiler is asked for: the plan's own options, else the chip's."""
+        held = self.document.get("compiler")
+        options = held.get("options") if isinstance(held, Mapping) else None
+        if isinstance(options, Mapping):
+            return {str(name): str(value) for name, value in options.items()}
+        compiler = self.cluster.chip.compiler
+        return compiler.options if compiler else {}
+
 
 def read_plan(path: Path) -> PlannedRun:
     """Read a plan file.

@@ -39,7 +39,6 @@ MEMORY = {
     "peak": "peak_memory_in_bytes",
     "host_temporaries": "host_temp_size_in_bytes",
 }
-TOTAL_STEPS = 1000  # of the schedule; a constant of the program that moves nothing
 _UNITS = {"": 1, "K": 1024, "M": 1024**2, "G": 1024**3, "T": 1024**4}
 # The compiler has said it in both of these ways.
 _OVER = (
@@ -76,12 +75,16 @@ def topology_devices(cluster: Cluster) -> Sequence[jax.Device]:
 
 
 def program_of(planned: PlannedRun, devices: Sequence[jax.Device]) -> Program:
-    """The training step of a plan, laid out on these devices."""
+    """The training step of a plan, laid out on these devices, as `muster train` runs it.
+
+    The learning rate is an argument of the step, so the length of the run does not matter.
+    """
     workload = planned.workload
     model = make_model(planned, devices)
     moments = DTYPES.get(workload.optimizer_dtype, workload.optimizer_dtype)
-    optimizer = OptimizerConfig(total_steps=TOTAL_STEPS, moments_dtype=moments)
-    return make_program(workload, model, optimizer, Objective())
+    optimizer = OptimizerConfig(total_steps=1, moments_dtype=moments)
+    objective = Objective(router_loss=model.numerics.router_loss)
+    return make_program(workload, model, optimizer, objective)
 
 
 def compile_step(request: dict[str, Any], folder: Path) -> dict[str, Any]:

@@ -127,7 +127,7 @@ def compile_plan(
 
     Args:
         planned: the plan.
-        options: compiler options, by name.
+        options: compiler options, by name; None for the plan's.
         layers: compile a model of this many of its layers instead; None for all.
         folder: where compilations are kept; None for the user's cache folder.
         timeout_seconds: after which the child process is ended; None for never.
@@ -139,7 +139,7 @@ def compile_plan(
     _check(planned)
     request = {
         "plan": {part: planned.document[part] for part in (*PARTS_COMPILED, "estimate")},
-        "options": dict(options or {}),
+        "options": dict(planned.compiler_options if options is None else options),
         "layers": layers,
     }
     home, note = _usable(folder or kept.default_folder())
@@ -177,12 +177,14 @@ def compile_with_known_options(
     timeout_seconds: float | None = None,
     progress: Progress | None = None,
 ) -> Compilation:
-    """Compile with those of some options that the compiler takes; `refused` says which it did not.
+    """Compile with the plan's options and some more, but for those that the compiler refuses.
+
+    `refused` names them.
 
     Raises:
         BadInput: as `compile_plan`.
     """
-    left, refused = dict(options), list[str]()
+    left, refused = {**planned.compiler_options, **options}, list[str]()
     while True:
         done = compile_plan(
             planned,

@@ -11,7 +11,7 @@ GPUs. A group of n, k of them in one scale-up domain, gathers V bytes in
 as every GPU brings in its share over its own rail and passes it on inside the domain. Source: the
 book's Part 12, "Beyond the node level".
 
-Torus. A group takes whole axes where its size is theirs, else a part of one. A whole axis that
+Torus. A group takes axes or parts of them by the rule of `sharding.torus`. A whole axis that
 wraps around gives W, a line half of it; a part is a line; what is left of a divided axis has hops
 that cross the parts between, which as many groups share: W over the stride. The bandwidths of
 several axes add up.
@@ -24,8 +24,9 @@ import math
 from dataclasses import dataclass, replace
 
 from muster.hardware import Cluster, Loopback, Switched, Torus
-from muster.roofline.efficiency import Efficiency, efficiency
+from muster.roofline.efficiency import Efficiency
 from muster.sharding.mesh import Layout
+from muster.sharding.torus import Free, free_axes, placement, take
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,37 +89,13 @@ def _inside(domain: int, inner: int, ways: int) -> int:
     return near
 
 
-@dataclass(slots=True)
-class _Axis:
-    name: str
-    length: int
-    wraps: bool
-    stride: int = 1
-
-    def taken(self, ways: int) -> str:
-        """How to call `ways` chips along it."""
-        return self.name if ways == self.length * self.stride else f"{self.name}:{ways}"
-
-
-AXIS_NAMES = "xyz"
-
-
 def torus_groups(
     cluster: Cluster, torus: Torus, fitted: Efficiency, sizes: tuple[int, ...]
 ) -> tuple[Group, ...]:
     """Groups of these sizes, innermost first, on one slice."""
-    axes = _axes_of(cluster)
+    axes, wrap = free_axes(cluster.slice.shape), cluster.slice.wrap
     W = torus.axis_bidi_bandwidth * fitted.near
-    return tuple(_take(axes, size, W, fitted.hop_seconds) for size in sizes)
-
-
-def _axes_of(cluster: Cluster) -> list[_Axis]:
-    slice_ = cluster.slice
-    return [
-        _Axis(name, length, wraps)
-        for name, length, wraps in zip(AXIS_NAMES, slice_.shape, slice_.wrap, strict=False)
-        if length > 1
-    ]
+    return tuple(_take(axes, size, wrap, W, fitted.hop_seconds) for size in sizes)
 
 
 def physical_axes(cluster: Cluster, layout: Layout) -> dict[str, tuple[str, ...]]:
@@ -126,42 +103,27 @@ def physical_axes(cluster: Cluster, layout: Layout) -> dict[str, tuple[str, ...]
 
     Mesh axes of one way take none; where there is no torus, nor does any.
     """
-    network = cluster.chip.network
-    if not isinstance(network, Torus):
+    if not isinstance(cluster.chip.network, Torus):
         return {}
-    names = ("tensor", "sequence", "expert", "fsdp", "data")
-    sizes = tuple(getattr(layout, name) for name in names)
-    groups = torus_groups(cluster, network, efficiency(cluster.chip.id, "xla"), sizes)
-    return {name: group.axes for name, group in zip(names, groups, strict=True) if group.ways > 1}
+    found = placement(cluster.slice.shape, layout)
+    return {name: tuple(map(str, pieces)) for name, pieces in found.items() if pieces}
 
 
-def _take(axes: list[_Axis], ways: int, W: float, hop: float) -> Group:
-    """Take a group's chips off the axes: whole axes first, then a part of one."""
+def _take(axes: list[Free], ways: int, wrap: tuple[bool, ...], W: float, hop: float) -> Group:
+    """Take a group's chips off the axes, and what their links give it."""
     if ways == 1:
         return ALONE
-    left, share, hops, longest = ways, 0.0, 0.0, 1.0
-    taken: list[str] = []
-    for axis in sorted(axes, key=lambda a: (a.length != ways, -a.length)):
-        if axis.length > 1 and left % axis.length == 0:
-            share += (1.0 if axis.wraps else 0.5) / axis.stride
-            hops += axis.length / 2 if axis.wraps else axis.length - 1
-            longest = max(longest, axis.length * axis.stride * (1.0 if axis.wraps else 2.0))
-            taken.append(axis.taken(axis.length))
-            left //= axis.length
-            axis.length = 1
-    if left > 1:
-        for axis in sorted(axes, key=lambda a: a.length):
-            if axis.length % left == 0 and axis.length > 1:
-                share += 0.5 / axis.stride
-                hops += left - 1
-                longest = max(longest, 2.0 * left * axis.stride)
-                taken.append(axis.taken(left))
-                axis.length //= left
-                axis.stride *= left
-                break
+    share, hops, longest = 0.0, 0.0, 1.0
+    pieces = take(axes, ways)
+    for piece in pieces:
+        ring = piece.closes and wrap[piece.axis]
+        share += (1.0 if ring else 0.5) / piece.stride
+        hops += piece.ways / 2 if ring else piece.ways - 1
+        longest = max(longest, piece.ways * piece.stride * (1.0 if ring else 2.0))
     per_byte = (ways - 1) / ways / (W * (share or 0.5))  # half: a line through unused chips
     # The bisection of the longest ring carries an AllToAll: V / (4 W) of the array over the ring.
-    return Group(ways, per_byte, longest / 4 / W, hop * (hops or ways - 1), tuple(taken))
+    names = tuple(map(str, pieces))
+    return Group(ways, per_byte, longest / 4 / W, hop * (hops or ways - 1), names)
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,15 +194,15 @@ def _on_torus(cluster: Cluster, torus: Torus, fitted: Efficiency, sizes: Sizes) 
     Those are placed one after the other, so that fsdp ways change nothing for those before them.
     """
     tensor, sequence, expert, fsdp, data, _ = sizes
-    axes = _axes_of(cluster)
+    axes, wrap = free_axes(cluster.slice.shape), cluster.slice.wrap
     W, hop = torus.axis_bidi_bandwidth * fitted.near, fitted.hop_seconds
-    tensor_group = _take(axes, tensor, W, hop)
+    tensor_group = _take(axes, tensor, wrap, W, hop)
     inside = [replace(axis) for axis in axes]
     sequence_group, expert_group, fsdp_group = (
-        _take(inside, ways, W, hop) for ways in (sequence, expert, fsdp)
+        _take(inside, ways, wrap, W, hop) for ways in (sequence, expert, fsdp)
     )
-    weights = _take(axes, sequence * expert * fsdp, W, hop)
-    data_group = _take(axes, data, W, hop)
+    weights = _take(axes, sequence * expert * fsdp, wrap, W, hop)
+    data_group = _take(axes, data, wrap, W, hop)
     return Groups(
         tensor=tensor_group,
         sequence=sequence_group,

@@ -1,9 +1,9 @@
 """What each weight is called in a Hugging Face checkpoint, and how it lies there.
 
 torch stores a linear layer's matrix as [out, in], with the dims of heads flattened into one; ours
-is [in..., out...]. A row of the tables below says so in letters: `D N H` of ours is stored as
-`(N H, D)`. Names and layouts: the `modeling_*.py` and `conversion_mapping.py` of transformers
-5.24.0, whose `save_pretrained` the tests compare with.
+is as `rules.as_held` says, D first. A row of the tables below says so in letters: `D N H` of ours
+is stored as `(N H, D)`. Names and layouts: `modeling_*.py` and `conversion_mapping.py` of
+transformers 5.24.0, whose `save_pretrained` the tests compare with.
 
 Letters: V vocabulary, D d_model, F d_ff, N query heads, K KV heads, H head_dim, E experts, S the
 width of the shared expert's one gate.
@@ -16,6 +16,7 @@ from math import prod
 
 from muster.errors import UnknownName
 from muster.models.architecture import Architecture
+from muster.sharding.rules import as_held
 from muster.sharding.weight import Weight
 from muster.sharding.weights import layer_weights, weight_table
 
@@ -61,7 +62,7 @@ _ROWS: dict[str, Row] = {
     "layers.attention.key.bias": (".self_attn.k_proj.bias", "KH", ("KH",)),
     "layers.attention.value": (".self_attn.v_proj.weight", "DKH", ("KH", "D")),
     "layers.attention.value.bias": (".self_attn.v_proj.bias", "KH", ("KH",)),
-    "layers.attention.output": (".self_attn.o_proj.weight", "NHD", ("D", "NH")),
+    "layers.attention.output": (".self_attn.o_proj.weight", "DNH", ("D", "NH")),
     "layers.attention.output.bias": (".self_attn.o_proj.bias", "D", ("D",)),
     "layers.attention.query_norm": (".self_attn.q_norm.weight", "H", ("H",)),
     "layers.attention.key_norm": (".self_attn.k_norm.weight", "H", ("H",)),
@@ -69,7 +70,7 @@ _ROWS: dict[str, Row] = {
     "layers.mlp.gate.bias": (".mlp.gate_proj.bias", "F", ("F",)),
     "layers.mlp.up": (".mlp.up_proj.weight", "DF", ("F", "D")),
     "layers.mlp.up.bias": (".mlp.up_proj.bias", "F", ("F",)),
-    "layers.mlp.down": (".mlp.down_proj.weight", "FD", ("D", "F")),
+    "layers.mlp.down": (".mlp.down_proj.weight", "DF", ("D", "F")),
     "layers.mlp.down.bias": (".mlp.down_proj.bias", "D", ("D",)),
     "layers.router": (".mlp.gate.weight", "DE", ("E", "D")),
     "layers.experts.gate": (".mlp.experts.{expert}.gate_proj.weight", "DF", ("F", "D")),
@@ -77,7 +78,7 @@ _ROWS: dict[str, Row] = {
     "layers.experts.down": (".mlp.experts.{expert}.down_proj.weight", "FD", ("D", "F")),
     "layers.shared_experts.gate": (".mlp.shared_expert.gate_proj.weight", "DF", ("F", "D")),
     "layers.shared_experts.up": (".mlp.shared_expert.up_proj.weight", "DF", ("F", "D")),
-    "layers.shared_experts.down": (".mlp.shared_expert.down_proj.weight", "FD", ("D", "F")),
+    "layers.shared_experts.down": (".mlp.shared_expert.down_proj.weight", "DF", ("D", "F")),
     "layers.shared_experts.scale": (".mlp.shared_expert_gate.weight", "DS", ("S", "D")),
 }
 _MIXTRAL: dict[str, Row] = {
@@ -205,7 +206,7 @@ def hf_tensors(architecture: Architecture, *, fused: bool = False) -> tuple[HfTe
         )
     layers = _layers_of(architecture)
     tensors = tuple(
-        _tensor(weight, _row(architecture.family, weight, fused), layers)
+        _tensor(as_held(weight), _row(architecture.family, weight, fused), layers)
         for weight in weight_table(architecture)
     )
     assert len({tensor.weight for tensor in tensors}) == len(tensors), "two shapes of one weight"

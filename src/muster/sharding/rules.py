@@ -63,8 +63,30 @@ def padded_vocab(vocab_size: int, layout: Layout) -> int:
 
 
 def padded_table(architecture: Architecture, layout: Layout) -> tuple[Weight, ...]:
-    """The weight table with V padded, so that `tensor` divides it: the arrays that are trained."""
-    return tuple(_padded(weight, layout) for weight in weight_table(architecture))
+    """The arrays that are trained: the weight table as it is held, V padded for `tensor`."""
+    return tuple(as_held(_padded(weight, layout)) for weight in weight_table(architecture))
+
+
+def as_held(weight: Weight) -> Weight:
+    """A weight with D as its first dim, so that a shard of D is whole rows of memory.
+
+    A chip's part of a [F, D] matrix that is split 512 ways over D = 8192 would be 16 numbers of
+    every row, an eighth of a tile of 128 lanes; of [D, F] it is 16 rows. Tables are left, as rows
+    of them are looked up, and routed experts, whose grouped matmuls contract the first dim.
+
+    >>> from muster.sharding.weight import matmul
+    >>> as_held(matmul("down", "mlp", (14336, 4096), ("d_ff", "d_model"))).dims
+    ('d_model', 'd_ff')
+    """
+    if weight.role != "matmul" or EXPERT_DIM in weight.dims or SHARDED_DIM not in weight.dims:
+        return weight
+    first = weight.dims.index(SHARDED_DIM)
+    order = (first, *(dim for dim in range(len(weight.dims)) if dim != first))
+    return replace(
+        weight,
+        dims=tuple(weight.dims[dim] for dim in order),
+        shape=tuple(weight.shape[dim] for dim in order),
+    )
 
 
 def _padded(weight: Weight, layout: Layout) -> Weight:

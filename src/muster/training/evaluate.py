@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -21,11 +22,10 @@ from muster.training.data import DataConfig, open_stream
 from muster.training.data.tokenizer import BYTES, TOKENIZER_FILE
 from muster.training.huggingface import import_folder
 from muster.training.job import checkpoints_folder
-from muster.training.loss import logits
-from muster.training.model import Model, hidden_states, output_matrix
+from muster.training.model import Model
 from muster.training.params import Params, abstract_params
 from muster.training.setup import model_on
-from muster.training.step import Objective, evaluate
+from muster.training.step import Objective, evaluate, predict
 
 type Ids = np.ndarray[tuple[int, int], np.dtype[np.integer[Any]]]
 type Floats = np.ndarray[tuple[int, ...], np.dtype[np.float32]]
@@ -190,7 +190,6 @@ def evaluate_ids(
 
     The ids must have passed `check_ids`.
     """
-    vocab = loaded.architecture.vocab_size
     length = ids.shape[1]
     positions = np.arange(length, dtype=np.int32)
 
@@ -206,11 +205,7 @@ def evaluate_ids(
             weights=weights,
         )
 
-    def run(params: Params, batch: Batch) -> jax.Array:
-        x_BTD, _ = hidden_states(params, batch, loaded.model)
-        return logits(x_BTD, output_matrix(params, loaded.model), vocab_size=vocab)
-
-    of_rows = jax.jit(run)
+    of_rows = jax.jit(partial(predict, model=loaded.model))
     step = loaded.model.partition.mesh.size * ROWS_AT_ONCE
     batches = (batch_of(ids[first : first + step]) for first in range(0, len(ids), step))
     parts: list[Floats] = []

@@ -20,14 +20,19 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax.sharding import PartitionSpec as P
 
 from muster.errors import BadInput
 from muster.models.architecture import Experts
-from muster.sharding.rules import BATCH_AXES, SHARD_AXES
 from muster.training.batch import Batch
+from muster.training.exchange import (
+    TOKEN_AXES,
+    gather_tokens,
+    present,
+    scatter_tokens,
+    sum_over_tokens,
+)
 from muster.training.params import Params
-from muster.training.recompute import named
+from muster.training.recompute import DISPATCHED, PRODUCT, named
 
 if TYPE_CHECKING:
     from muster.training.model import Model
@@ -123,59 +128,32 @@ class RouterLosses:
 
 
 def mixture(
-    weights: Params, x_BTD: jax.Array, experts: Experts, batch: Batch, model: "Model"
+    weights: Params, x_BtD: jax.Array, experts: Experts, batch: Batch, model: "Model"
 ) -> tuple[jax.Array, RouterLosses]:
-    """The weighted sum of each token's experts: [B, T, D] to [B, T, D], and the router's losses."""
+    """The weighted sum of each token's experts: [B, t, D] to [B, t, D], and the router's losses."""
     place = model.partition
+    x_BTD = gather_tokens(x_BtD, place)
+    B, T, D = x_BTD.shape
     real_BT = jnp.asarray(batch.segments) > 0
     share_BTk, choice_BTk, balance = route(weights["router"], x_BTD, experts, real_BT, model)
-    x_BTD = jax.lax.with_sharding_constraint(x_BTD, place.whole_tokens)
-    scatters = place.residual.spec[1] == ("sequence", "tensor")
-    work = _dropless if model.dispatch.kind == "dropless" else _with_capacity
+    rows = _Rows(
+        x_BTD.reshape(B * T, D),
+        share_BTk.astype(x_BTD.dtype).reshape(B * T, -1),
+        choice_BTk.reshape(B * T, -1),
+    )
     how = _How(
         experts=experts,
         activation=_activation(model),
         capacity_factor=model.dispatch.capacity_factor,
         ways=place.layout.expert,
     )
-
-    def on_one_chip(
-        x_btD: jax.Array,
-        share: jax.Array,
-        choice: jax.Array,
-        gate: jax.Array,
-        up: jax.Array,
-        down: jax.Array,
-    ) -> tuple[jax.Array, jax.Array]:
-        b, t, D = x_btD.shape
-        rows = _Rows(x_btD.reshape(b * t, D), share.reshape(b * t, -1), choice.reshape(b * t, -1))
-        matrices = _Matrices(_gathered(gate, 1), _gathered(up, 1), _gathered(down, 2))
-        y_nD, dropped = work(rows, matrices, how)
-        y_btD = y_nD.reshape(b, t, D)
-        if scatters:
-            y_btD = jax.lax.psum_scatter(y_btD, "tensor", scatter_dimension=1, tiled=True)
-        else:
-            y_btD = jax.lax.psum(y_btD, "tensor")
-        return y_btD, jax.lax.pmean(dropped, (*BATCH_AXES, "sequence"))
-
-    tokens, into = P(BATCH_AXES, "sequence"), P("expert", _GATHERED, "tensor")
-    out_BTD, dropped = jax.shard_map(
-        on_one_chip,
-        mesh=place.mesh,
-        in_specs=(tokens, tokens, tokens, into, into, P("expert", "tensor", _GATHERED)),
-        out_specs=(place.residual.spec, P()),
-        check_vma=False,
-    )(
-        x_BTD,
-        share_BTk.astype(x_BTD.dtype),
-        choice_BTk,
-        *(weights[f"experts.{part}"].astype(x_BTD.dtype) for part in ("gate", "up", "down")),
+    work = _dropless if model.dispatch.kind == "dropless" else _with_capacity
+    matrices = _Matrices(*(weights[f"experts.{part}"] for part in ("gate", "up", "down")))
+    y_nD, dropped = work(rows, matrices, how)
+    chips = math.prod(place.mesh.shape[axis] for axis in present(place, TOKEN_AXES))
+    return scatter_tokens(y_nD.reshape(B, T, D), place), RouterLosses(
+        balance=balance, dropped=sum_over_tokens(dropped, place) / chips
     )
-    return out_BTD, RouterLosses(balance=balance, dropped=dropped)
-
-
-# Axes over which a routed expert's D is sharded; its `expert` axis splits the experts themselves.
-_GATHERED = tuple(axis for axis in SHARD_AXES if axis != "expert")
 
 
 def route(
@@ -187,17 +165,19 @@ def route(
         Shares [B, T, k] that weigh the experts' outputs, the chosen experts [B, T, k] (E for
         padding, which no expert takes), and the load-balancing loss.
     """
-    logits_BTE = jnp.einsum("btd,de->bte", x_BTD, router_DE.astype(x_BTD.dtype))
+    logits_BTE = named("router", jnp.einsum("btd,de->bte", x_BTD, router_DE))
     probability_BTE = jax.nn.softmax(logits_BTE.astype(jnp.float32), axis=-1)
     share_BTk, choice_BTk = jax.lax.top_k(probability_BTE, experts.experts_per_token)
     if model.numerics.normalizes_experts:
         share_BTk /= jnp.sum(share_BTk, axis=-1, keepdims=True)
     E = experts.num_experts
-    tokens = jnp.maximum(jnp.sum(real_BT), 1)
     chosen_BTE = jnp.sum(jax.nn.one_hot(choice_BTk, E), axis=-2)
-    load_E = jnp.sum(chosen_BTE * real_BT[..., None], axis=(0, 1)) / tokens
-    mean_E = jnp.sum(probability_BTE * real_BT[..., None], axis=(0, 1)) / tokens
-    balance = E * jnp.sum(load_E * mean_E) / experts.experts_per_token
+    sums = [
+        jnp.sum(each * real_BT[..., None], axis=(0, 1)) for each in (chosen_BTE, probability_BTE)
+    ]
+    real, load_E, mean_E = sum_over_tokens((jnp.sum(real_BT), *sums), model.partition)
+    tokens = jnp.maximum(real, 1)
+    balance = E * jnp.sum(load_E / tokens * mean_E / tokens) / experts.experts_per_token
     return share_BTk, jnp.where(real_BT[..., None], choice_BTk, E), balance
 
 
@@ -214,10 +194,11 @@ def _dropless(rows: _Rows, matrices: _Matrices, how: _How) -> tuple[jax.Array, j
     token_m = order_m // how.experts.experts_per_token
     sizes = jnp.bincount(choice_m, length=local + 1)[:local].astype(jnp.int32)
 
-    rows_mD = rows.x_nD[token_m]
+    rows_mD = named(DISPATCHED, rows.x_nD[token_m])
     gated = named("gate", jax.lax.ragged_dot(rows_mD, matrices.gate, sizes))
     upped = named("up", jax.lax.ragged_dot(rows_mD, matrices.up, sizes))
-    out_mD = jax.lax.ragged_dot(how.activation(gated) * upped, matrices.down, sizes)
+    product_mF = named(PRODUCT, how.activation(gated) * upped)
+    out_mD = named("expert", jax.lax.ragged_dot(product_mF, matrices.down, sizes))
     weight_m = rows.share_nk.reshape(-1)[order_m]
     # Rows behind the last group belong to other chips; what a kernel leaves there is not ours.
     out_mD = jnp.where(mine_m[order_m][:, None], out_mD * weight_m[:, None], 0)
@@ -243,21 +224,17 @@ def _with_capacity(rows: _Rows, matrices: _Matrices, how: _How) -> tuple[jax.Arr
     rows_ECD = sent.reshape(E, C, D)
     if how.ways > 1:  # [E, C, D] to [E/ways, ways*C, D]: every chip's rows for our experts
         rows_ECD = jax.lax.all_to_all(rows_ECD, "expert", split_axis=0, concat_axis=1, tiled=True)
+    rows_ECD = named(DISPATCHED, rows_ECD)
     gated = named("gate", jnp.einsum("ecd,edf->ecf", rows_ECD, matrices.gate))
     upped = named("up", jnp.einsum("ecd,edf->ecf", rows_ECD, matrices.up))
-    out_ECD = jnp.einsum("ecf,efd->ecd", how.activation(gated) * upped, matrices.down)
+    product_ECF = named(PRODUCT, how.activation(gated) * upped)
+    out_ECD = named("expert", jnp.einsum("ecf,efd->ecd", product_ECF, matrices.down))
     if how.ways > 1:
         out_ECD = jax.lax.all_to_all(out_ECD, "expert", split_axis=1, concat_axis=0, tiled=True)
     out_mD = out_ECD.reshape(E * C, D).at[slot_m].get(mode="fill", fill_value=0)
     y_nD = jnp.sum((out_mD * rows.share_nk.reshape(-1, 1)).reshape(n, k, D), axis=1)
     dropped = jnp.sum(real_m & ~fits_m) / jnp.maximum(jnp.sum(real_m), 1)
     return y_nD, dropped.astype(jnp.float32)
-
-
-def _gathered(matrix: jax.Array, axis: int) -> jax.Array:
-    """A matrix with its sharded D whole; its gradient is reduce-scattered on the way back."""
-    whole: jax.Array = jax.lax.all_gather(matrix, _GATHERED, axis=axis, tiled=True)
-    return whole
 
 
 def _activation(model: "Model") -> Activation:

@@ -12,6 +12,7 @@ from jax.experimental import multihost_utils
 from jax.sharding import NamedSharding
 
 from muster.errors import BadInput
+from muster.sharding.rules import BATCH_AXES
 from muster.training.attention import balanced_order
 from muster.training.batch import Batch
 from muster.training.data import DataConfig, Stream, open_stream
@@ -77,7 +78,7 @@ class Feed:
         self._place = place
         self._rows = config.batch_sequences
         # Rows are split as [B, 1]: T does not matter to who reads what.
-        by_rows = place.named(place.batch_axes, None)
+        by_rows = place.named(BATCH_AXES, None)
         self._shares = [
             share_of_rows(by_rows, self._rows, process) for process in range(jax.process_count())
         ]

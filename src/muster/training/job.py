@@ -22,7 +22,7 @@ from muster.training.experts import DROPLESS, Dispatch
 from muster.training.feed import Feed
 from muster.training.loop import LoopConfig, OnNan, Outcome, Pace, train
 from muster.training.metrics import check_writable
-from muster.training.optimizer import OptimizerConfig, learning_rate
+from muster.training.optimizer import OptimizerConfig, learning_rates
 from muster.training.progress import Watcher
 from muster.training.setup import (
     Program,
@@ -161,14 +161,13 @@ def _train(
     watcher.begun(tuple(_what(job, feed, program.model.attention, done)))
     if planned.workload.param_dtype == "bf16":
         watcher.note(BF16_WARNING)
-    step = compile_program(program)
+    step = compile_program(program, planned.compiler_options)
     watcher.compiled(step.seconds)
     if stop.name is not None:  # nothing was trained that a checkpoint could keep
         return Outcome(step=done, stopped_by=stop.name, last=None)
     if jax.process_index() == 0:
         job.folder.mkdir(parents=True, exist_ok=True)
         (job.folder / PLAN).write_text(json.dumps(planned.document, indent=1) + "\n", "utf-8")
-    rate = learning_rate(job.optimizer)
     config = LoopConfig(
         steps=steps,
         save_every=job.save_every,
@@ -181,7 +180,7 @@ def _train(
             "options": dict(options),
             "versions": {name: version(name) for name in ("muster", "jax", "optax")},
         },
-        learning_rate=lambda step: float(rate(step)),
+        learning_rates=learning_rates(job.optimizer),
         pace=Pace(
             planned_step_seconds=planned.step_seconds,
             planned_mfu=planned.mfu,

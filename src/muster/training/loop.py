@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -14,6 +14,7 @@ from muster.errors import AnswerIsNo, MusterError
 from muster.training.checkpoints import Checkpoints
 from muster.training.feed import Feed
 from muster.training.metrics import MetricsLog
+from muster.training.optimizer import Rates
 from muster.training.progress import StepReport, Watcher
 from muster.training.setup import Compiled
 from muster.training.step import Metrics, TrainState
@@ -52,14 +53,14 @@ class LoopConfig:
         save_every: steps between checkpoints; the last step is always saved.
         on_nan: what a step without a finite loss does.
         meta: what every checkpoint records beside the arrays.
-        learning_rate: of each step, the first being 0.
+        learning_rates: of each step, the first being 0.
     """
 
     steps: int
     save_every: int
     on_nan: OnNan
     meta: Mapping[str, Any]
-    learning_rate: Callable[[int], float]
+    learning_rates: Rates
     pace: Pace
 
 
@@ -122,7 +123,7 @@ def train(
                 save()  # a document that cannot be read must not cost the steps before it
                 checkpoints.wait()
                 raise
-            state, metrics = step(state, batch)
+            state, metrics = step(state, batch, config.learning_rates[done])
             done += 1
             reports.dispatched(done, metrics, time.perf_counter() - began)
             stopping = stop.wanted(done)
@@ -199,7 +200,7 @@ class _Reports:
             tokens_per_second=pace.batch_tokens / seconds,
             step_seconds=seconds,
             mfu=pace.mfu(seconds),
-            learning_rate=self._config.learning_rate(step - 1),
+            learning_rate=float(self._config.learning_rates[step - 1]),
             grad_norm=float(values.grad_norm),
             accuracy=float(values.accuracy),
             balance=float(values.balance),

@@ -4,11 +4,13 @@
     d(-log p)/dl = p - onehot(y)
     z = (log sum_v exp l_v)^2, which keeps the softmax's normalizer near 1 (PaLM, section 5)
 
-Each chip takes its tokens in chunks and its slice of the vocabulary. When the loss is being
-differentiated, a chunk's gradients are computed while its logits exist, so that x W is done once:
-three matmuls in all. The weights' gradient is summed on the chip and reduced between chips once.
+Everything here runs on one chip: it takes its tokens in chunks and its slice of the vocabulary.
+When the loss is being differentiated, a chunk's gradients are computed while its logits exist, so
+that x W is done once: three matmuls in all. The weights' gradient is summed over chunks in float32
+and reduced between chips once.
 
-Letters: B sequences, T their tokens, D d_model, V vocabulary, M tokens of one chip, C of a chunk.
+Letters, all of one chip: B sequences, T their tokens, D d_model, V its words, M its tokens, C those
+of a chunk; Y chips of `tensor`.
 """
 
 from dataclasses import dataclass
@@ -19,10 +21,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jax.sharding import Mesh
-from jax.sharding import PartitionSpec as P
 
-from muster.sharding.rules import BATCH_AXES, SHARD_AXES
+from muster.training.exchange import sum_over_tokens
+from muster.training.partition import Partition
 
 # Float32 logits of a chunk on one chip. On accelerators: a quarter of the float32 gradient of a
 # head of 4096 rows, which every chunk reads and writes. LLaMA-3 8B on v5p, compiled: 176, 143 and
@@ -31,7 +32,6 @@ from muster.sharding.rules import BATCH_AXES, SHARD_AXES
 CHUNK_BYTES = 512 * 2**20
 CPU_CHUNK_BYTES = 32 * 2**20
 LOWEST = float(np.finfo(np.float32).min)
-TOKEN_AXES = (*BATCH_AXES, "sequence")
 
 
 @jax.tree_util.register_dataclass
@@ -60,80 +60,61 @@ def cross_entropy(
     targets_BT: jax.Array,
     weights_BT: jax.Array,
     *,
-    mesh: Mesh,
+    place: Partition,
     vocab_size: int,
     z_loss: float = 0.0,
     chunk_tokens: int | None = None,
-    head_axes: tuple[str, ...] = SHARD_AXES,
 ) -> LossSums:
-    """The weighted cross-entropy of next-token predictions, as sums.
+    """The weighted cross-entropy of next-token predictions, as sums over the tokens of all chips.
 
     Matmuls take both factors in x's dtype and accumulate in float32; everything between is float32.
-    Gradients flow from `total` to x and to the head, never to the weights.
+    Gradients flow from `total` to x and to the head, never to the weights; what comes back for x is
+    this chip's words' part.
 
     Args:
-        x_BTD: the last block's normalized output; batch and T split as a batch's leaves are.
-        head_DV: D split over `head_axes`, V over `tensor`, in any float dtype; its gradient is
-            summed in float32 and returned in its own dtype. Columns from `vocab_size` on have no
-            probability.
+        x_BTD: the last block's normalized output, of all tokens that the chips of `tensor` share.
+        head_DV: whole in D, V split over `tensor`, in any float dtype; its gradient is summed in
+            float32 and returned in its own dtype. Words from `vocab_size` on have no probability.
         targets_BT: int32 ids below `vocab_size`.
         weights_BT: float32; 0 leaves a token out.
-        mesh: with the seven axes.
-        vocab_size: words that can be predicted, at most V.
+        place: the mesh.
+        vocab_size: words that can be predicted, at most those of all chips.
         z_loss: what the squared log-normalizer is multiplied by.
         chunk_tokens: at most so many tokens of a chip at once; by default, such that their logits
             take `CHUNK_BYTES`, or `CPU_CHUNK_BYTES`.
-        head_axes: mesh axes that split the head's D, outermost first.
     """
     assert x_BTD.shape[:2] == targets_BT.shape == weights_BT.shape
     assert x_BTD.shape[2] == head_DV.shape[0]
-    assert vocab_size <= head_DV.shape[1]
-    how = _How(
-        mesh=mesh,
-        vocab_size=vocab_size,
-        z_loss=z_loss,
-        chunk_tokens=chunk_tokens,
-        head_axes=_present(mesh, head_axes),
-    )
+    assert vocab_size <= head_DV.shape[1] * place.layout.tensor
+    how = _Softmax(place=place, vocab_size=vocab_size, z_loss=z_loss, chunk_tokens=chunk_tokens)
     return _cross_entropy(how, x_BTD, head_DV, targets_BT, weights_BT)
 
 
-def logits(x_BTD: jax.Array, head_DV: jax.Array, *, vocab_size: int) -> jax.Array:
-    """Whole float32 logits [B, T, vocab_size], for evaluation on few tokens."""
-    head_DV = head_DV.astype(x_BTD.dtype)
-    whole_BTV = jnp.einsum("btd,dv->btv", x_BTD, head_DV, preferred_element_type=jnp.float32)
-    return whole_BTV[..., :vocab_size]
+def logits(x_BTD: jax.Array, head_DV: jax.Array) -> jax.Array:
+    """Whole float32 logits [B, T, V] of a chip's words, for evaluation on few tokens."""
+    return _matmul("btd,dv->btv", x_BTD, head_DV.astype(x_BTD.dtype))
 
 
 @dataclass(frozen=True, kw_only=True)
-class _How:
+class _Softmax:
     """What is static about one loss."""
 
-    mesh: Mesh
+    place: Partition
     vocab_size: int
     z_loss: float
     chunk_tokens: int | None
-    head_axes: tuple[str, ...]
-
-    @property
-    def token_axes(self) -> tuple[str, ...]:
-        return _present(self.mesh, TOKEN_AXES)
 
     @property
     def tensor(self) -> int:
-        return int(self.mesh.shape["tensor"])
+        return self.place.layout.tensor
 
     @property
     def on_cpu(self) -> bool:
-        return bool(self.mesh.devices.flat[0].platform == "cpu")
-
-    def scatters(self, tokens: int) -> bool:
-        """Whether x's gradient leaves with T split over `tensor`, as T of one chip allows."""
-        return self.tensor > 1 and tokens % self.tensor == 0
+        return self.place.on_cpu
 
 
 class _Gradients(NamedTuple):
-    """Of `total`: x's in its dtype; the head's in float32, split as the head is."""
+    """Of `total`: x's in its dtype; the head's in float32."""
 
     x: Any
     head: Any
@@ -141,22 +122,30 @@ class _Gradients(NamedTuple):
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
 def _cross_entropy(
-    how: _How, x_BTD: jax.Array, head_DV: jax.Array, targets_BT: jax.Array, weights_BT: jax.Array
+    how: _Softmax,
+    x_BTD: jax.Array,
+    head_DV: jax.Array,
+    targets_BT: jax.Array,
+    weights_BT: jax.Array,
 ) -> LossSums:
-    sums, _ = _on_mesh(how, False, x_BTD, head_DV, targets_BT, weights_BT)
+    sums, _ = _sums(how, False, x_BTD, head_DV, targets_BT, weights_BT)
     return sums
 
 
 def _forward(
-    how: _How, x_BTD: jax.Array, head_DV: jax.Array, targets_BT: jax.Array, weights_BT: jax.Array
+    how: _Softmax,
+    x_BTD: jax.Array,
+    head_DV: jax.Array,
+    targets_BT: jax.Array,
+    weights_BT: jax.Array,
 ) -> tuple[LossSums, tuple[_Gradients, jax.Array]]:
-    sums, gradients = _on_mesh(how, True, x_BTD, head_DV, targets_BT, weights_BT)
+    sums, gradients = _sums(how, True, x_BTD, head_DV, targets_BT, weights_BT)
     assert gradients is not None
     return sums, (gradients, jnp.zeros((), head_DV.dtype))
 
 
 def _backward(
-    _how: _How, saved: tuple[_Gradients, jax.Array], cotangent: LossSums
+    _how: _Softmax, saved: tuple[_Gradients, jax.Array], cotangent: LossSums
 ) -> tuple[jax.Array, jax.Array, None, None]:
     gradients, head_like = saved
     scale = cotangent.total.astype(jnp.float32)
@@ -167,41 +156,16 @@ def _backward(
 _cross_entropy.defvjp(_forward, _backward)
 
 
-def _on_mesh(
-    how: _How,
+def _sums(
+    how: _Softmax,
     with_gradients: bool,
     x_BTD: jax.Array,
     head_DV: jax.Array,
     targets_BT: jax.Array,
     weights_BT: jax.Array,
 ) -> tuple[LossSums, _Gradients | None]:
-    """Run `_on_chip` on every chip's share."""
-    by_token = P(BATCH_AXES, "sequence")
-    head_spec = P(how.head_axes or None, "tensor")
-    tokens = x_BTD.shape[1] // how.mesh.shape["sequence"]
-    dx_tokens = ("sequence", "tensor") if how.scatters(tokens) else "sequence"
-    gradient_specs = _Gradients(P(BATCH_AXES, dx_tokens, None), head_spec)
-    return jax.shard_map(
-        partial(_on_chip, how, with_gradients),
-        mesh=how.mesh,
-        in_specs=(P(BATCH_AXES, "sequence", None), head_spec, by_token, by_token),
-        out_specs=(P(), gradient_specs if with_gradients else None),
-        check_vma=False,  # what is replicated is made so here, by the sums below
-    )(x_BTD, head_DV, targets_BT, weights_BT)
-
-
-def _on_chip(
-    how: _How,
-    with_gradients: bool,
-    x_BTD: jax.Array,
-    head_shard: jax.Array,
-    targets_BT: jax.Array,
-    weights_BT: jax.Array,
-) -> tuple[LossSums, _Gradients | None]:
-    """One chip's tokens and words, and the reductions between chips."""
-    head_DV = head_shard.astype(x_BTD.dtype)
-    if how.head_axes:
-        head_DV = lax.all_gather(head_DV, how.head_axes, axis=0, tiled=True)
+    """The sums of all chips; gradients of this one's tokens and words."""
+    head_DV = head_DV.astype(x_BTD.dtype)
     d_model, words = head_DV.shape
     chunks = _chunks(how, words, x_BTD.reshape(-1, d_model), targets_BT, weights_BT)
 
@@ -218,14 +182,12 @@ def _on_chip(
 
     dhead_DV = jnp.zeros((d_model, words), jnp.float32) if with_gradients else None
     (sums, dhead_DV), dx = lax.scan(step, (jnp.zeros(4), dhead_DV), chunks)
-    if how.token_axes:
-        sums = lax.psum(sums, how.token_axes)
-    nll, z, weights, correct = sums
+    nll, z, weights, correct = sum_over_tokens(sums, how.place)
     loss = LossSums(total=nll + how.z_loss * z, nll=nll, z=z, weights=weights, correct=correct)
     if dhead_DV is None or dx is None:
         return loss, None
     dx_BTD = dx.reshape(-1, d_model)[: targets_BT.size].reshape(x_BTD.shape)
-    return loss, _Gradients(_over_words(how, dx_BTD), _over_tokens(how, dhead_DV))
+    return loss, _Gradients(dx_BTD, dhead_DV)
 
 
 @jax.tree_util.register_dataclass
@@ -240,7 +202,7 @@ class _Chunk:
 
 
 def _chunks(
-    how: _How, words: int, x_MD: jax.Array, targets_BT: jax.Array, weights_BT: jax.Array
+    how: _Softmax, words: int, x_MD: jax.Array, targets_BT: jax.Array, weights_BT: jax.Array
 ) -> _Chunk:
     """A chip's tokens in chunks of equal size, stacked; the last padded with weightless ones."""
     tokens, d_model = x_MD.shape
@@ -262,7 +224,7 @@ def _chunks(
 
 
 def _chunk_loss(
-    how: _How, with_gradients: bool, chunk: _Chunk, head_DV: jax.Array
+    how: _Softmax, with_gradients: bool, chunk: _Chunk, head_DV: jax.Array
 ) -> tuple[jax.Array, jax.Array | None]:
     """Sums [4] of (nll, z, weights, correct), and `total`'s gradient by this chip's logits."""
     words = head_DV.shape[1]
@@ -297,7 +259,7 @@ def _head_gradient(chunk: _Chunk, dlogits_CV: jax.Array) -> jax.Array:
 
 
 def _softmax_parts(
-    how: _How, logits_CV: jax.Array, own_C: jax.Array
+    how: _Softmax, logits_CV: jax.Array, own_C: jax.Array
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Max, sum of exp(l - max) and the target's logit, over all words of all chips."""
     words = logits_CV.shape[1]
@@ -322,29 +284,5 @@ def _softmax_parts(
     return max_C, norm_C, jnp.max(target_YC, axis=0)
 
 
-def _over_words(how: _How, dx_BTD: jax.Array) -> jax.Array:
-    """Sum x's gradient over the chips that hold the other words."""
-    if how.tensor == 1:
-        return dx_BTD
-    if how.scatters(dx_BTD.shape[1]):
-        scattered: jax.Array = lax.psum_scatter(dx_BTD, "tensor", scatter_dimension=1, tiled=True)
-        return scattered
-    summed: jax.Array = lax.psum(dx_BTD, "tensor")
-    return summed
-
-
-def _over_tokens(how: _How, dhead_DV: jax.Array) -> jax.Array:
-    """Sum the head's gradient over the chips that hold other tokens, each keeping its rows."""
-    if how.head_axes:
-        dhead_DV = lax.psum_scatter(dhead_DV, how.head_axes, scatter_dimension=0, tiled=True)
-    replicas = tuple(axis for axis in how.token_axes if axis not in how.head_axes)
-    return lax.psum(dhead_DV, replicas) if replicas else dhead_DV
-
-
 def _matmul(equation: str, a: jax.Array, b: jax.Array) -> jax.Array:
     return jnp.einsum(equation, a, b, preferred_element_type=jnp.float32)
-
-
-def _present(mesh: Mesh, axes: tuple[str, ...]) -> tuple[str, ...]:
-    """Those of the axes that split anything."""
-    return tuple(axis for axis in axes if mesh.shape[axis] > 1)

@@ -9,11 +9,15 @@
 LLaMA 1 to 3.3, Mistral (sliding window), Qwen2 (biases of Q, K and V), Qwen3 (norms of Q and K),
 Mixtral and Qwen3-MoE (experts) differ only in which weights their table has.
 
-Layers are scanned: one layer is compiled, whatever their number. Shapes are named in letters:
-B batch, T tokens of a sequence, D d_model, F d_ff, N query heads, K KV heads, H head_dim.
+Everything here is what one chip does with its own arrays; `exchange` is where it meets others. A
+block gathers the tokens that `tensor` splits, multiplies them by the chip's own heads or columns of
+F, and scatters the sums. Layers are scanned: one layer is compiled, whatever their number.
+
+Letters, all of one chip: B sequences, T tokens, t those that it holds between blocks (T / tensor
+ways), D d_model, F d_ff, N query heads, K KV heads, H head_dim, V words.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import groupby
@@ -24,11 +28,21 @@ import jax.numpy as jnp
 from muster.models.architecture import Architecture, Attention, Experts, Layer
 from muster.models.numerics import Activation, Numerics, numerics
 from muster.roofline.remat import Remat
+from muster.sharding.rules import MeshAxes
 from muster.training.batch import Batch
+from muster.training.exchange import gather_tokens, scatter_tokens, whole_weight
 from muster.training.experts import DROPLESS, Dispatch, RouterLosses, mixture
 from muster.training.params import Params, layer_params
-from muster.training.partition import Partition
-from muster.training.recompute import named, recomputing
+from muster.training.partition import LAYERS, Partition
+from muster.training.recompute import (
+    MIDDLE,
+    NORMED,
+    PRODUCT,
+    TURNED_KEY,
+    TURNED_QUERY,
+    named,
+    recomputing,
+)
 
 # (queries [B,T,N,H], keys [B,T,K,H], values [B,T,K,H], batch, window) to mixed values [B,T,N,H]
 type Attend = Callable[[jax.Array, jax.Array, jax.Array, Batch, int | None], jax.Array]
@@ -47,7 +61,7 @@ class Model:
 
     Attributes:
         partition: the mesh, and how activations lie on it.
-        attend: the attention kernel.
+        attend: the attention kernel of one chip.
         attention: its name and why it was chosen, for people.
         compute_dtype: of matmuls and of the activations between them.
         remat: what a layer computes again in the backward pass.
@@ -67,41 +81,59 @@ class Model:
         """Epsilons, activation, rotary frequencies."""
         return numerics(self.architecture)
 
+    @cached_property
+    def gathered_axes(self) -> Mapping[str, Sequence[MeshAxes]]:
+        """Of each parameter's dims, the mesh axes that are gathered where it is used."""
+        return self.partition.gathered_axes(self.architecture)
+
 
 def hidden_states(params: Params, batch: Batch, model: Model) -> tuple[jax.Array, RouterLosses]:
-    """Run all layers: tokens [B, T] to the normed states [B, T, D] that the head reads.
+    """Run all layers: tokens [B, T] to the normed states [B, t, D] that the head reads.
 
     Returns:
         The states in the compute dtype, and the routers' losses (zero without experts).
     """
-    place = model.partition
-    # The table's D is gathered, its V stays split: looking up D in pieces would leave every chip
-    # with a slice of everyone's tokens, which costs more to turn round than the table does.
-    table_VD = jax.lax.with_sharding_constraint(
-        params["embedding"].astype(model.compute_dtype), place.named("tensor", None)
-    )
-    x_BTD = jax.lax.with_sharding_constraint(table_VD[batch.tokens], place.whole_tokens)
-    x_BTD = jax.lax.with_sharding_constraint(x_BTD, place.residual)
+    x_BtD = embedded(params["embedding"], jnp.asarray(batch.tokens), model)
     angles = rotary_angles(batch, model)
     losses = RouterLosses.none()
     stacked, first = layer_params(params), 0
     for layer, run in groupby(model.architecture.layers):
         number = len(list(run))
         own = jax.tree.map(lambda array: array[first : first + number], stacked)  # noqa: B023
-        x_BTD, losses = _run_of_layers(own, x_BTD, losses, layer, batch, angles, model)
+        x_BtD, losses = _run_of_layers(own, x_BtD, losses, layer, batch, angles, model)
         first += number
-    normed = rms_norm(x_BTD, params["final_norm"], model.numerics.norm_eps)
+    normed = rms_norm(x_BtD, params["final_norm"], model.numerics.norm_eps)
     return normed, losses
+
+
+def embedded(shard: jax.Array, tokens_BT: jax.Array, model: Model) -> jax.Array:
+    """Look tokens up: [B, T] to [B, t, D].
+
+    The table's D is gathered, its words stay split: each chip of `tensor` looks up its own.
+    """
+    place = model.partition
+    table_VD = whole_weight(shard, model.gathered_axes["embedding"], place, model.compute_dtype)
+    if place.layout.tensor == 1:
+        return table_VD[tokens_BT]
+    words = table_VD.shape[0]
+    own_BT = tokens_BT - words * jax.lax.axis_index("tensor")
+    mine_BT = (own_BT >= 0) & (own_BT < words)
+    rows_BTD = table_VD[jnp.where(mine_BT, own_BT, 0)]
+    return scatter_tokens(jnp.where(mine_BT[..., None], rows_BTD, 0), place)
 
 
 def output_matrix(params: Params, model: Model) -> jax.Array:
     """The output matrix [D, V]: its own, or the embedding's transpose where they are tied."""
-    return params["embedding"].T if model.architecture.tied_embeddings else params["head"]
+    name = "embedding" if model.architecture.tied_embeddings else "head"
+    whole = whole_weight(
+        params[name], model.gathered_axes[name], model.partition, model.compute_dtype
+    )
+    return whole.T if name == "embedding" else whole
 
 
 def _run_of_layers(
     stacked: Params,
-    x_BTD: jax.Array,
+    x_BtD: jax.Array,
     losses: RouterLosses,
     layer: Layer,
     batch: Batch,
@@ -111,92 +143,113 @@ def _run_of_layers(
     """Scan over equal layers."""
 
     def one(
-        carry: tuple[jax.Array, RouterLosses], weights: Params
+        carry: tuple[jax.Array, RouterLosses], shards: Params
     ) -> tuple[tuple[jax.Array, RouterLosses], None]:
-        x_BTD, losses = carry
-        x_BTD, more = decoder_layer(weights, x_BTD, layer, batch, angles, model)
-        return (x_BTD, losses + more), None
+        x_BtD, losses = carry
+        x_BtD, more = decoder_layer(shards, x_BtD, layer, batch, angles, model)
+        return (x_BtD, losses + more), None
 
-    carry, _ = jax.lax.scan(recomputing(one, model.remat), (x_BTD, losses), stacked)
+    carry, _ = jax.lax.scan(recomputing(one, model.remat), (x_BtD, losses), stacked)
     return carry
 
 
 def decoder_layer(
-    weights: Params,
-    x_BTD: jax.Array,
+    shards: Params,
+    x_BtD: jax.Array,
     layer: Layer,
     batch: Batch,
     angles: tuple[jax.Array, jax.Array],
     model: Model,
 ) -> tuple[jax.Array, RouterLosses]:
-    """Attention and MLP, each added to the residual stream [B, T, D]."""
+    """Attention and MLP, each added to the residual stream [B, t, D]."""
     assert isinstance(layer.mixer, Attention)
-    place, eps = model.partition, model.numerics.norm_eps
-    x_BTD = named("input", x_BTD)
-    normed = _gathered(rms_norm(x_BTD, weights["norm_0"], eps), model)
-    x_BTD += named("out", attention(weights, normed, layer.mixer, batch, angles, model))
-    x_BTD = named("middle", jax.lax.with_sharding_constraint(x_BTD, place.residual))
-    normed = rms_norm(x_BTD, weights["norm_1"], eps)
+    eps = model.numerics.norm_eps
+    weights = _whole(shards, model)
+    normed = named(NORMED, rms_norm(x_BtD, weights["norm_0"], eps))
+    x_BtD += named("out", attention(weights, normed, layer.mixer, batch, angles, model))
+    x_BtD = named(MIDDLE, x_BtD)
+    normed = named(NORMED, rms_norm(x_BtD, weights["norm_1"], eps))
     if isinstance(layer.mlp, Experts):
         out, losses = mixture(weights, normed, layer.mlp, batch, model)
     else:
-        out, losses = gated_mlp(weights, _gathered(normed, model), model), RouterLosses.none()
-    x_BTD += named("down", out)
-    return jax.lax.with_sharding_constraint(x_BTD, place.residual), losses
+        out, losses = gated_mlp(weights, normed, model), RouterLosses.none()
+    return x_BtD + named("down", out), losses
+
+
+def _whole(shards: Params, model: Model) -> Params:
+    """A layer's weights as its matmuls read them."""
+    return {
+        name: whole_weight(
+            shard, model.gathered_axes[LAYERS + name], model.partition, model.compute_dtype
+        )
+        if "norm" not in name
+        else shard
+        for name, shard in shards.items()
+    }
 
 
 def attention(
     weights: Params,
-    x_BTD: jax.Array,
+    x_BtD: jax.Array,
     mixer: Attention,
     batch: Batch,
     angles: tuple[jax.Array, jax.Array],
     model: Model,
 ) -> jax.Array:
-    """Grouped-query attention within each document: [B, T, D] to [B, T, D]."""
-    place, dtype = model.partition, model.compute_dtype
+    """Grouped-query attention within each document: [B, t, D] to [B, t, D]."""
+    x_BTD = gather_tokens(x_BtD, model.partition)
+    own = _own_kv_head(mixer, model)
 
-    def project(part: str) -> jax.Array:
-        out = jnp.einsum("btd,dnh->btnh", x_BTD, weights[f"attention.{part}"].astype(dtype))
+    def project(part: str, of: Callable[[jax.Array], jax.Array] = lambda whole: whole) -> jax.Array:
+        out = jnp.einsum("btd,dnh->btnh", x_BTD, of(weights[f"attention.{part}"]))
         if (bias := weights.get(f"attention.{part}.bias")) is not None:
-            out += bias.astype(dtype)
+            out += of(bias)
         return named(part, out)
 
-    q_BTNH, k_BTKH, v_BTKH = project("query"), project("key"), project("value")
+    q_BTNH, k_BTKH, v_BTKH = project("query"), project("key", own), project("value", own)
     if mixer.qk_norm:
         eps = model.numerics.norm_eps
         q_BTNH = rms_norm(q_BTNH, weights["attention.query_norm"], eps)
         k_BTKH = rms_norm(k_BTKH, weights["attention.key_norm"], eps)
-    q_BTNH, k_BTKH = rotate(q_BTNH, angles), rotate(k_BTKH, angles)
-    kv = place.kv_heads(mixer.num_kv_heads)
-    mixed_BTNH = model.attend(
-        jax.lax.with_sharding_constraint(q_BTNH, place.heads),
-        jax.lax.with_sharding_constraint(k_BTKH, kv),
-        jax.lax.with_sharding_constraint(v_BTKH, kv),
-        batch,
-        mixer.window,
-    )
-    out = jnp.einsum("btnh,nhd->btd", mixed_BTNH, weights["attention.output"].astype(dtype))
-    if (bias := weights.get("attention.output.bias")) is not None:
-        out += bias.astype(dtype)
-    return jax.lax.with_sharding_constraint(out, place.residual)
+    q_BTNH = named(TURNED_QUERY, rotate(q_BTNH, angles))
+    k_BTKH = named(TURNED_KEY, rotate(k_BTKH, angles))
+    mixed_BTNH = model.attend(q_BTNH, k_BTKH, v_BTKH, batch, mixer.window)
+    out = jnp.einsum("btnh,dnh->btd", mixed_BTNH, weights["attention.output"])
+    out = scatter_tokens(out, model.partition)
+    return _biased(out, weights.get("attention.output.bias"))
 
 
-def gated_mlp(weights: Params, x_BTD: jax.Array, model: Model) -> jax.Array:
-    """down(activation(gate(x)) * up(x)): [B, T, D] to [B, T, D]."""
-    place, dtype = model.partition, model.compute_dtype
+def _own_kv_head(mixer: Attention, model: Model) -> Callable[[jax.Array], jax.Array]:
+    """What a chip takes of the weights [..., K, H] of keys and values, the whole where it is split.
+
+    With more tensor ways than KV heads, a chip computes the one head that its queries read.
+    """
+    tensor, K = model.partition.layout.tensor, mixer.num_kv_heads
+    if K % tensor == 0:
+        return lambda weight: weight
+
+    def take(weight: jax.Array) -> jax.Array:
+        head = jax.lax.axis_index("tensor") // (tensor // K)
+        return jax.lax.dynamic_slice_in_dim(weight, head, 1, axis=-2)
+
+    return take
+
+
+def gated_mlp(weights: Params, x_BtD: jax.Array, model: Model) -> jax.Array:
+    """down(activation(gate(x)) * up(x)): [B, t, D] to [B, t, D]."""
+    x_BTD = gather_tokens(x_BtD, model.partition)
 
     def project(part: str) -> jax.Array:
-        out = jnp.einsum("btd,df->btf", x_BTD, weights[f"mlp.{part}"].astype(dtype))
-        if (bias := weights.get(f"mlp.{part}.bias")) is not None:
-            out += bias.astype(dtype)
-        return jax.lax.with_sharding_constraint(named(part, out), place.hidden)
+        out = jnp.einsum("btd,df->btf", x_BTD, weights[f"mlp.{part}"])
+        return named(part, _biased(out, weights.get(f"mlp.{part}.bias")))
 
     inner_BTF = ACTIVATIONS[model.numerics.activation](project("gate")) * project("up")
-    out = jnp.einsum("btf,fd->btd", inner_BTF, weights["mlp.down"].astype(dtype))
-    if (bias := weights.get("mlp.down.bias")) is not None:
-        out += bias.astype(dtype)
-    return jax.lax.with_sharding_constraint(out, place.residual)
+    out = jnp.einsum("btf,df->btd", named(PRODUCT, inner_BTF), weights["mlp.down"])
+    return _biased(scatter_tokens(out, model.partition), weights.get("mlp.down.bias"))
+
+
+def _biased(out: jax.Array, bias: jax.Array | None) -> jax.Array:
+    return out if bias is None else out + bias
 
 
 def rms_norm(x: jax.Array, scale: jax.Array, eps: float) -> jax.Array:
@@ -221,8 +274,3 @@ def rotate(x_BTNH: jax.Array, angles: tuple[jax.Array, jax.Array]) -> jax.Array:
     first, second = jnp.split(x_BTNH.astype(jnp.float32), 2, axis=-1)
     turned = jnp.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1)
     return turned.astype(x_BTNH.dtype)
-
-
-def _gathered(x_BTD: jax.Array, model: Model) -> jax.Array:
-    """The tokens that `tensor` splits between blocks, whole again for a block's matmuls."""
-    return jax.lax.with_sharding_constraint(x_BTD, model.partition.whole_tokens)

@@ -9,11 +9,13 @@ from typing import Literal
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 
 from muster.errors import BadInput
 from muster.training.params import Params
 
+type Rates = np.ndarray[tuple[int], np.dtype[np.float32]]
 type Schedule = Literal["cosine", "linear", "constant"]
 SCHEDULES: tuple[Schedule, ...] = ("cosine", "linear", "constant")
 # Never decayed: vectors (norm scales, biases). Chosen by name, since stacking adds a dim.
@@ -78,12 +80,21 @@ def learning_rate(config: OptimizerConfig) -> optax.Schedule:
     return optax.join_schedules([rising, after], [warmup])
 
 
+def learning_rates(config: OptimizerConfig) -> Rates:
+    """The learning rate of every step, float32 [steps]."""
+    steps = jnp.arange(max(config.total_steps, 1))
+    return np.asarray(jax.jit(jax.vmap(learning_rate(config)))(steps), np.float32)
+
+
 def make_optimizer(config: OptimizerConfig) -> optax.GradientTransformation:
-    """The whole update: clip, Adam, decay, learning rate; its state in `moments_dtype`."""
+    """What is to be taken off the parameters at a learning rate of 1: clip, Adam, decay.
+
+    Its state is kept in `moments_dtype`. The rate is an argument of the step, so that the program
+    is the same whatever the schedule: what was compiled before a run is what runs.
+    """
     steps = [
         optax.scale_by_adam(b1=config.b1, b2=config.b2, eps=config.eps),
         optax.add_decayed_weights(config.weight_decay, mask=decayed),
-        optax.scale_by_learning_rate(learning_rate(config)),
     ]
     if config.clip_norm:
         steps.insert(0, optax.clip_by_global_norm(config.clip_norm))

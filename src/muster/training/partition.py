@@ -3,9 +3,11 @@
 The rules themselves are `muster.sharding.rules`; here they become JAX's objects.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
 
 import jax
 import numpy as np
@@ -15,7 +17,8 @@ from jax.sharding import PartitionSpec as P
 from muster.errors import BadInput
 from muster.models.architecture import Architecture
 from muster.sharding.mesh import Layout
-from muster.sharding.rules import BATCH_AXES, mesh_axes, padded_table
+from muster.sharding.rules import BATCH_AXES, SHARDED_DIM, MeshAxes, mesh_axes, padded_table
+from muster.sharding.torus import Piece, placement
 from muster.sharding.weight import Weight
 
 LAYERS = "layers."
@@ -25,7 +28,7 @@ AXES = ("slice", "stage", "data", "fsdp", "sequence", "expert", "tensor")
 def make_mesh(layout: Layout, devices: Sequence[jax.Device] | None = None) -> Mesh:
     """The mesh of a layout, outermost axis first, on the first of `devices` that it needs.
 
-    On TPUs JAX orders the devices so that neighbours on an axis are neighbours on the torus.
+    On TPUs every mesh axis takes the physical axes that `sharding.torus` gives it.
 
     Raises:
         BadInput: there are fewer devices than the layout has chips.
@@ -36,23 +39,72 @@ def make_mesh(layout: Layout, devices: Sequence[jax.Device] | None = None) -> Me
         raise BadInput(
             f"the layout is for {layout.chips_used:,} devices and there are {len(available):,}"
         )
-    used = available[: layout.chips_used]
-    if used[0].platform == "tpu" and layout.slice == 1:
-        from jax.experimental import mesh_utils  # noqa: PLC0415
-
-        grid = mesh_utils.create_device_mesh(shape, used, allow_split_physical_axes=True)
-    elif used[0].platform == "tpu":
-        from jax.experimental import mesh_utils  # noqa: PLC0415
-
-        grid = mesh_utils.create_hybrid_device_mesh(
-            (1, *shape[1:]),
-            (layout.slice, *(1,) * (len(shape) - 1)),
-            used,
-            allow_split_physical_axes=True,
-        )
+    if available[0].platform == "tpu":
+        slices: dict[int, list[jax.Device]] = {}
+        for device in available:
+            number = getattr(device, "slice_index", None) if layout.slice > 1 else None
+            slices.setdefault(number or 0, []).append(device)
+        used = [own[: layout.chips_per_slice] for own in slices.values()][: layout.slice]
+        grid = np.stack([_on_torus(layout, own) for own in used])
     else:
-        grid = np.asarray(used).reshape(shape)
+        grid = np.asarray(available[: layout.chips_used]).reshape(shape)
     return Mesh(grid, AXES, axis_types=(AxisType.Auto,) * len(AXES))
+
+
+def _on_torus(layout: Layout, devices: list[jax.Device]) -> np.ndarray[Any, np.dtype[np.object_]]:
+    """The devices of one slice in the mesh's order, all of its axes but `slice`."""
+    ways = tuple(getattr(layout, axis) for axis in AXES[1:])
+    places, shape = _places(devices)
+    pieces = torus_pieces(layout, devices)
+    order = [piece for name in AXES for piece in pieces.get(name, ())]
+    if not pieces:
+        # Ways that the torus does not divide into, or a part of its chips: JAX's own order.
+        from jax.experimental import mesh_utils  # noqa: PLC0415
+
+        return mesh_utils.create_device_mesh(ways, devices, allow_split_physical_axes=True)
+    grid = np.empty(shape, object)
+    for place, device in zip(places, devices, strict=True):
+        grid[tuple(place)] = device
+    # Split each physical axis into its pieces, the nearest chips last, and put them in order.
+    split = sorted(order, key=lambda piece: (piece.axis, -piece.stride))
+    turned = [split.index(piece) for piece in order]
+    return grid.reshape([piece.ways for piece in split]).transpose(turned).reshape(ways)
+
+
+def torus_pieces(layout: Layout, devices: Sequence[jax.Device]) -> Mapping[str, tuple[Piece, ...]]:
+    """The physical axes of each mesh axis on one slice; empty where the ways do not fit a torus."""
+    if devices[0].platform != "tpu":
+        return {}
+    _, shape = _places(devices)
+    pieces = placement(shape[:-1], layout, devices_per_chip=shape[-1])
+    taken = math.prod(piece.ways for of_axis in pieces.values() for piece in of_axis)
+    return pieces if taken == layout.chips_per_slice == math.prod(shape) else {}
+
+
+def _places(devices: Sequence[jax.Device]) -> tuple[Any, tuple[int, ...]]:
+    """Coordinates of devices, from 0, each with its number on its chip; and how many there are."""
+    found = np.asarray([(*device.coords, device.core_on_chip) for device in devices])
+    found -= found.min(axis=0)
+    return found, tuple(int(size) for size in found.max(axis=0) + 1)
+
+
+def _groups_along(ways: Sequence[int], number: int) -> tuple[tuple[int, ...], ...]:
+    """Indices of an axis of several pieces that differ along one of them only.
+
+    >>> _groups_along([2, 3], 0)
+    ((0, 3), (1, 4), (2, 5))
+    """
+    indices = np.arange(math.prod(ways)).reshape(ways)
+    rows = np.moveaxis(indices, number, -1).reshape(-1, ways[number])
+    return tuple(tuple(map(int, row)) for row in rows)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stage:
+    """One step of a gather: over these mesh axes, or over groups of the indices of a single one."""
+
+    axes: MeshAxes
+    groups: tuple[tuple[int, ...], ...] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,47 +113,54 @@ class Partition:
 
     Attributes:
         sequence_parallel: whether activations between blocks split T over `tensor` too.
+        pieces: the physical axes of each mesh axis, outermost first; empty where there is no torus.
     """
 
     mesh: Mesh
     layout: Layout
     sequence_parallel: bool = True
+    pieces: Mapping[str, tuple[Piece, ...]] = field(default_factory=dict, hash=False)
 
-    @cached_property
-    def batch_axes(self) -> tuple[str, ...]:
-        """Mesh axes over which the batch dim is split."""
-        return BATCH_AXES
+    @property
+    def splits_tokens(self) -> bool:
+        """Whether the chips of `tensor` hold different tokens between blocks."""
+        return self.sequence_parallel and self.layout.tensor > 1
 
-    @cached_property
-    def residual(self) -> NamedSharding:
-        """Of the activations between blocks, [B, T, D]."""
-        tokens = ("sequence", "tensor") if self.sequence_parallel else ("sequence",)
-        return self.named(BATCH_AXES, tokens, None)
-
-    @cached_property
-    def whole_tokens(self) -> NamedSharding:
-        """Of what a block's first matmuls read, [B, T, D]: each chip's tokens gathered."""
-        return self.named(BATCH_AXES, "sequence", None)
-
-    @cached_property
-    def heads(self) -> NamedSharding:
-        """Of queries and attention outputs, [B, T, N, H]."""
-        return self.named(BATCH_AXES, "sequence", "tensor", None)
-
-    @cached_property
-    def hidden(self) -> NamedSharding:
-        """Of what lies between the matmuls of an MLP, [B, T, F]."""
-        return self.named(BATCH_AXES, "sequence", "tensor")
+    @property
+    def on_cpu(self) -> bool:
+        """Whether the devices are CPUs, which like other forms of the same sums."""
+        return bool(self.mesh.devices.flat[0].platform == "cpu")
 
     @cached_property
     def tokens(self) -> NamedSharding:
         """Of a batch's leaves, [B, T]."""
         return self.named(BATCH_AXES, "sequence")
 
-    def kv_heads(self, number: int) -> NamedSharding:
-        """Of keys and values, [B, T, K, H]: whole where `tensor` does not divide K."""
-        axis = "tensor" if number % self.layout.tensor == 0 else None
-        return self.named(BATCH_AXES, "sequence", axis, None)
+    def stages(self, axes: MeshAxes) -> tuple[Stage, ...]:
+        """The steps in which arrays are gathered over mesh axes, inner chips first.
+
+        On a torus one physical axis at a time: such a gather can run beside matmuls (v5p's and
+        v6e's SparseCores take rings of one axis only), and all but the last step move little.
+        """
+        if not self.pieces:
+            return (Stage(axes=axes),)
+        stages: list[Stage] = []
+        before = None  # the physical axis of the last stage, where that is all of its mesh axes
+        for axis in reversed(axes):
+            pieces = self.pieces.get(axis, ())
+            ways = [piece.ways for piece in pieces]
+            whole = pieces[0].axis if len(pieces) == 1 else None
+            if whole is not None and whole == before:
+                stages[-1] = Stage(axes=(axis, *stages[-1].axes))
+            elif len(pieces) <= 1:
+                stages.append(Stage(axes=(axis,)))
+            else:
+                stages += [
+                    Stage(axes=(axis,), groups=_groups_along(ways, number))
+                    for number in reversed(range(len(pieces)))
+                ]
+            before = whole
+        return tuple(stages)
 
     @cached_property
     def replicated(self) -> NamedSharding:
@@ -120,6 +179,23 @@ class Partition:
         """Of every parameter."""
         return {
             weight.name: self.weight(weight) for weight in padded_table(architecture, self.layout)
+        }
+
+    def split_axes(self, architecture: Architecture) -> dict[str, tuple[MeshAxes, ...]]:
+        """The mesh axes that split each dim of one copy of each parameter."""
+        return {
+            weight.name: mesh_axes(weight, self.layout)
+            for weight in padded_table(architecture, self.layout)
+        }
+
+    def gathered_axes(self, architecture: Architecture) -> dict[str, tuple[MeshAxes, ...]]:
+        """Those of `split_axes` that are gathered where a weight is used: D's."""
+        return {
+            weight.name: tuple(
+                axes if dim == SHARDED_DIM else ()
+                for dim, axes in zip(weight.dims, mesh_axes(weight, self.layout), strict=True)
+            )
+            for weight in padded_table(architecture, self.layout)
         }
 
 

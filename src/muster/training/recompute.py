@@ -1,6 +1,6 @@
 """What a layer keeps for its backward pass: the planner's policies as JAX's.
 
-    none       every tensor that the backward pass reads
+    none       every tensor that a matmul of the backward pass reads
     minimal    the output of every matmul
     outputs    the layer's input and the residual stream after attention
     full       the layer's input
@@ -18,8 +18,13 @@ from muster.roofline.remat import Remat
 
 # Attention's output and log-sum-exp, which its backward pass reads.
 MIXING = "mixing"
-MATMUL_OUTPUTS = ("query", "key", "value", MIXING, "out", "gate", "up", "down")
+MATMUL_OUTPUTS = ("query", "key", "value", MIXING, "out", "gate", "up", "down", "router", "expert")
+# The residual stream after attention.
 MIDDLE = "middle"
+# What stands between matmuls.
+NORMED, TURNED_QUERY, TURNED_KEY = "normed", "turned query", "turned key"
+PRODUCT, DISPATCHED = "product", "dispatched"
+ELEMENTWISE = (NORMED, TURNED_QUERY, TURNED_KEY, PRODUCT, DISPATCHED)
 
 
 def named(name: str, x: jax.Array) -> jax.Array:
@@ -29,11 +34,15 @@ def named(name: str, x: jax.Array) -> jax.Array:
 
 
 def recomputing[**Args, Out](layer: Callable[Args, Out], remat: Remat) -> Callable[Args, Out]:
-    """A layer that keeps what the policy names and computes the rest again."""
+    """A layer that keeps what the policy names and computes the rest again.
+
+    No policy keeps what was gathered, be it weights or tokens: the backward pass gathers again.
+    Nor does any keep float32 between matmuls: it costs no more to compute than to fetch.
+    """
     policies = jax.checkpoint_policies
     match remat:
         case Remat.NONE:
-            return layer
+            policy = policies.save_only_these_names(*MATMUL_OUTPUTS, *ELEMENTWISE)
         case Remat.MINIMAL:
             policy = policies.save_only_these_names(*MATMUL_OUTPUTS)
         case Remat.OUTPUTS:

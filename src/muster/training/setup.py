@@ -1,12 +1,13 @@
 """From a plan to a step that is ready to run: model, optimizer, shardings, compiled program."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from jax.sharding import Mesh
 
@@ -24,7 +25,7 @@ from muster.training.experts import DROPLESS, Dispatch
 from muster.training.model import Attend, Model
 from muster.training.optimizer import OptimizerConfig, make_optimizer
 from muster.training.params import Params, abstract_params, init_params
-from muster.training.partition import Partition, make_mesh
+from muster.training.partition import Partition, make_mesh, torus_pieces
 from muster.training.step import (
     Metrics,
     Objective,
@@ -156,10 +157,11 @@ def model_on(
     numerics(architecture)
     mesh, dtype = make_mesh(layout, devices), jnp.dtype(compute_dtype)
     whole = sequence_length % (layout.sequence * layout.tensor) == 0
+    pieces = torus_pieces(layout, list(mesh.devices[0].flat))
     attend, attention = _attend(architecture, mesh, sequence_length, dtype)
     return Model(
         architecture=architecture,
-        partition=Partition(mesh=mesh, layout=layout, sequence_parallel=whole),
+        partition=Partition(mesh=mesh, layout=layout, sequence_parallel=whole, pieces=pieces),
         attend=attend,
         attention=attention,
         compute_dtype=dtype,
@@ -189,11 +191,13 @@ class Program:
             train_step, model=self.model, optimizer=self.optimizer, objective=self.objective
         )
         shardings = jax.tree.map(lambda leaf: leaf.sharding, self.state)
+        everywhere = self.model.partition.replicated
+        rate = jax.ShapeDtypeStruct((), jnp.float32, sharding=everywhere)
         return jax.jit(
             step,
             donate_argnums=0,
-            out_shardings=(shardings, self.model.partition.replicated),
-        ).lower(self.state, self.batch)
+            out_shardings=(shardings, everywhere),
+        ).lower(self.state, self.batch, rate)
 
 
 def make_program(
@@ -246,16 +250,22 @@ class Compiled:
     run: "jax.stages.Compiled"
     seconds: float
 
-    def __call__(self, state: TrainState, batch: Batch) -> tuple[TrainState, Metrics]:
-        """One step; the old state's memory is taken over."""
-        new: tuple[TrainState, Metrics] = self.run(state, batch)
+    def __call__(self, state: TrainState, batch: Batch, rate: float) -> tuple[TrainState, Metrics]:
+        """One step at a learning rate; the old state's memory is taken over."""
+        new: tuple[TrainState, Metrics] = self.run(state, batch, np.float32(rate))
         return new
 
 
-def compile_program(program: Program) -> Compiled:
-    """Compile a step, or take it from the cache of compiled programs."""
+def compile_program(program: Program, options: Mapping[str, str] | None = None) -> Compiled:
+    """Compile a step, or take it from the cache of compiled programs.
+
+    Args:
+        program: the step.
+        options: of the TPU compiler; other devices' compilers are not given them.
+    """
     begun = time.perf_counter()
-    run = program.lowered().compile()
+    on_tpu = program.model.partition.mesh.devices.flat[0].platform == "tpu"
+    run = program.lowered().compile(dict(options or {}) if on_tpu else None)
     return Compiled(run=run, seconds=time.perf_counter() - begun)
 
 

@@ -1,15 +1,17 @@
 """The training step: the one that trains, and the one that the compiler check compiles.
 
     gradients = d/dparams  sum over tokens of w * (-log p + z terms) / sum of w   + router's loss
-    params, moments = AdamW(gradients)
+    params, moments = AdamW(gradients, learning rate)
 
 Sums are weighted by tokens, so a batch taken in microbatches has the gradients of the whole batch,
 also where its parts have different numbers of real tokens.
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
+from functools import partial
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -17,10 +19,11 @@ import optax
 from jax.sharding import PartitionSpec as P
 
 from muster.errors import BadInput
-from muster.sharding.rules import BATCH_AXES, SHARD_AXES
+from muster.sharding.rules import BATCH_AXES
 from muster.training.batch import Batch
+from muster.training.exchange import gather_tokens, sum_over_replicas, sum_over_tokens
 from muster.training.experts import RouterLosses
-from muster.training.loss import LossSums, cross_entropy
+from muster.training.loss import LossSums, cross_entropy, logits
 from muster.training.model import Model, hidden_states, output_matrix
 from muster.training.params import Params
 
@@ -96,12 +99,13 @@ class _Sums(NamedTuple):
 def train_step(
     state: TrainState,
     batch: Batch,
+    rate: jax.Array,
     *,
     model: Model,
     optimizer: optax.GradientTransformation,
     objective: Objective,
 ) -> tuple[TrainState, Metrics]:
-    """One step: pure, to be jitted with its state donated.
+    """One step at a learning rate: pure, to be jitted with its state donated.
 
     A step whose loss or gradients are not finite changes nothing but the step counter.
     """
@@ -111,7 +115,7 @@ def train_step(
     finite = jnp.isfinite(sums.loss.total) & jnp.isfinite(grad_norm)
     updates, moments = optimizer.update(gradients, state.optimizer, state.params)
     params = jax.tree.map(
-        lambda value, change: (value.astype(jnp.float32) + change).astype(value.dtype),
+        lambda value, change: (value.astype(jnp.float32) - rate * change).astype(value.dtype),
         state.params,
         updates,
     )
@@ -133,63 +137,113 @@ def gradients_of(
         The gradients, float32 where they were added up over microbatches and else in the
         parameters' own formats, and the sums that the metrics are made of.
     """
-    tokens = jnp.maximum(jnp.sum(batch.weights), 1.0)
+    specs = _param_specs(model)
+    on_mesh = _on_every_chip(
+        partial(_chip_gradients, model=model, objective=objective), model, out_specs=(specs, P())
+    )
+    found: tuple[Params, _Sums] = on_mesh(params, batch)
+    return found
+
+
+def evaluate(params: Params, batch: Batch, *, model: Model, objective: Objective) -> _Sums:
+    """The loss of a batch, as sums over its tokens, and its routers' losses over layers."""
+    on_mesh = _on_every_chip(
+        partial(_chip_loss, model=model, objective=objective), model, out_specs=P()
+    )
+    sums: _Sums = on_mesh(params, batch)
+    return sums
+
+
+def predict(params: Params, batch: Batch, *, model: Model) -> jax.Array:
+    """Whole float32 logits [B, T, vocab_size] of a batch, for evaluation on few tokens."""
+
+    def on_chip(params: Params, batch: Batch) -> jax.Array:
+        x_BtD, _ = hidden_states(params, batch, model)
+        return logits(gather_tokens(x_BtD, model.partition), output_matrix(params, model))
+
+    spec = P(BATCH_AXES, "sequence", "tensor")
+    every_BTV: jax.Array = _on_every_chip(on_chip, model, out_specs=spec)(params, batch)
+    return every_BTV[..., : model.architecture.vocab_size]
+
+
+def _on_every_chip[Out](
+    on_chip: Callable[[Params, Batch], Out], model: Model, *, out_specs: Any
+) -> Callable[[Params, Batch], Out]:
+    """A function of one chip's shards and rows, as one of the whole arrays."""
+    place = model.partition
+    mapped: Callable[[Params, Batch], Out] = jax.shard_map(
+        on_chip,
+        mesh=place.mesh,
+        in_specs=(_param_specs(model), place.tokens.spec),
+        out_specs=out_specs,
+        check_vma=False,  # gradients of what chips hold alike are added up by `sum_over_replicas`
+    )
+    return mapped
+
+
+def _param_specs(model: Model) -> dict[str, P]:
+    table = model.partition.params(model.architecture)
+    return {name: sharding.spec for name, sharding in table.items()}
+
+
+def _chip_gradients(
+    params: Params, batch: Batch, *, model: Model, objective: Objective
+) -> tuple[Params, _Sums]:
+    """The gradients of one chip's shards, complete."""
+    place, layers = model.partition, model.architecture.num_layers
+    tokens = jnp.maximum(sum_over_tokens(jnp.sum(batch.weights), place), 1.0)
 
     def loss(params: Params, part: Batch) -> tuple[jax.Array, _Sums]:
-        sums = evaluate(params, part, model=model, objective=objective)
+        sums = _chip_loss(params, part, model=model, objective=objective)
         share = sums.loss.weights / tokens
-        router = objective.router_loss * sums.router.balance / model.architecture.num_layers
+        # The router's loss is the same on every chip, and what all chips return is added up.
+        router = objective.router_loss * sums.router.balance / (layers * place.mesh.size)
         return sums.loss.total / tokens + router * share, _Sums(
             sums.loss, jax.tree.map(lambda value: value * share, sums.router)
         )
 
-    differentiate = jax.grad(loss, has_aux=True)
-    parts = model.partition.layout.microbatches
+    gradients, sums = _over_microbatches(
+        jax.grad(loss, has_aux=True), params, batch, place.layout.microbatches
+    )
+    split_axes = place.split_axes(model.architecture)
+    return sum_over_replicas(gradients, split_axes, place), sums
+
+
+def _over_microbatches(
+    differentiate: Callable[[Params, Batch], tuple[Params, _Sums]],
+    params: Params,
+    batch: Batch,
+    parts: int,
+) -> tuple[Params, _Sums]:
+    """Gradients and sums of a chip's rows, added up over so many equal parts of them."""
     if parts == 1:
         return differentiate(params, batch)
 
     def add(total: tuple[Params, _Sums], part: Batch) -> tuple[tuple[Params, _Sums], None]:
         return jax.tree.map(jnp.add, total, differentiate(params, part)), None
 
+    split = jax.tree.map(lambda leaf: leaf.reshape(parts, -1, leaf.shape[1]), batch)
+    first = jax.tree.map(lambda leaf: leaf[0], split)
+    shapes = jax.eval_shape(differentiate, params, first)[1]
     zeros = jax.tree.map(lambda array: jnp.zeros_like(array, jnp.float32), params)
-    split = in_microbatches(batch, model)
-    shapes = jax.eval_shape(loss, params, jax.tree.map(lambda leaf: leaf[0], split))[1]
     none = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
-    (gradients, sums), _ = jax.lax.scan(add, (zeros, none), split)
-    return gradients, sums
+    total, _ = jax.lax.scan(add, (zeros, none), split)
+    return total
 
 
-def evaluate(params: Params, batch: Batch, *, model: Model, objective: Objective) -> _Sums:
-    """The loss of a batch, as sums over its tokens, and its routers' losses over layers."""
-    x_BTD, router = hidden_states(params, batch, model)
-    layout = model.partition.layout
+def _chip_loss(params: Params, batch: Batch, *, model: Model, objective: Objective) -> _Sums:
+    x_BtD, router = hidden_states(params, batch, model)
     sums = cross_entropy(
-        x_BTD,
+        gather_tokens(x_BtD, model.partition),
         output_matrix(params, model),
         jnp.asarray(batch.targets),
         jnp.asarray(batch.weights),
-        mesh=model.partition.mesh,
+        place=model.partition,
         vocab_size=model.architecture.vocab_size,
         z_loss=objective.z_loss,
         chunk_tokens=objective.chunk_tokens,
-        head_axes=("slice", *SHARD_AXES) if layout.shards_over_slices else SHARD_AXES,
     )
     return _Sums(sums, router)
-
-
-def in_microbatches(batch: Batch, model: Model) -> Batch:
-    """A batch's rows as [M, B/M, T]: every chip keeps its own rows and takes them in M parts."""
-    layout, place = model.partition.layout, model.partition
-    M, ways = layout.microbatches, layout.batch_ways
-
-    def split(leaf: jax.Array) -> jax.Array:
-        B, T = leaf.shape
-        by_chip = leaf.reshape(ways, M, B // (ways * M), T).swapaxes(0, 1)
-        return jax.lax.with_sharding_constraint(
-            by_chip.reshape(M, B // M, T), place.named(None, BATCH_AXES, "sequence")
-        )
-
-    return jax.tree.map(split, batch)
 
 
 def _metrics(sums: _Sums, grad_norm: jax.Array, finite: jax.Array, model: Model) -> Metrics:

@@ -12,6 +12,7 @@ from muster.sharding.mesh import Layout
 from muster.training.attention import ChosenAttention, Masking, attention_for, reference
 from muster.training.partition import AXES, make_mesh
 from tests.training.attention.cases import SCALE, inputs, packed
+from tests.training.attention.on_mesh import on_mesh
 
 
 def chosen(platform: str, *, sequence_length: int = 4096, **how: Any) -> ChosenAttention:
@@ -61,8 +62,9 @@ def test_refuses_what_cannot_be_split() -> None:
 
 @pytest.mark.parametrize("layout", [Layout(data=2), Layout(sequence=2, tensor=4)], ids=str)
 def test_the_choice_runs(layout: Layout) -> None:
+    mesh = make_mesh(layout)
     attention = attention_for(
-        make_mesh(layout),
+        mesh,
         sequence_length=256,
         query_heads=4,
         kv_heads=2,
@@ -76,5 +78,5 @@ def test_the_choice_runs(layout: Layout) -> None:
     assert (order is None) == (layout.sequence == 1)
     if order is not None:
         q, k, v, segments, want = (x[:, order] for x in (q, k, v, segments, want))
-    got = attention.attend(q, k, v, mask=Masking(segments=segments), scale=SCALE)
+    got = on_mesh(attention.attend, mesh)(q, k, v, mask=Masking(segments=segments), scale=SCALE)
     assert jnp.abs(got - want).max() < 1e-5

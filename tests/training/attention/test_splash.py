@@ -12,10 +12,10 @@ import pytest
 from muster.errors import BadInput
 from muster.sharding.mesh import Layout
 from muster.training.attention import Masking
-from muster.training.attention.on_mesh import on_mesh
 from muster.training.attention.splash import SplashBlocks, splash
 from muster.training.partition import make_mesh
 from tests.training.attention.cases import equals_reference, inputs, packed
+from tests.training.attention.on_mesh import on_mesh
 from tests.training.attention.test_context import naturally
 
 # Sums in another order, and the scale applied to q instead of the scores.
@@ -66,10 +66,10 @@ def test_rows_that_are_no_multiple_of_the_lanes_are_refused() -> None:
 @pytest.mark.parametrize("layout", ["fsdp=2,tensor=2", "sequence=4", "sequence=2,tensor=2"])
 def test_compiles_for_a_tpu(layout: str) -> None:
     """Forward and backward of LLaMA-3 8B's heads, for v5p; in a process of its own."""
-    script = Path(__file__).with_name("compile_for_tpu.py")
     environment = os.environ | {"JAX_PLATFORMS": "cpu", "TPU_SKIP_MDS_QUERY": "1"}
     done = subprocess.run(
-        [sys.executable, script, layout],
+        [sys.executable, "-m", "tests.training.attention.compile_for_tpu", layout],
+        cwd=Path(__file__).parents[3],
         env=environment,
         capture_output=True,
         text=True,

@@ -49,9 +49,9 @@ def test_layouts_are_those_of_a_linear_layer(tmp_path: Path) -> None:
     query_DNH = np.asarray(params["layers.attention.query"][1])
     q_proj = stored["model.layers.1.self_attn.q_proj.weight"]
     assert folders.same(q_proj, query_DNH.reshape(32, 40).T)
-    output_NHD = np.asarray(params["layers.attention.output"][0])
+    output_DNH = np.asarray(params["layers.attention.output"][0])
     o_proj = stored["model.layers.0.self_attn.o_proj.weight"]
-    assert folders.same(o_proj, output_NHD.reshape(40, 32).T)
+    assert folders.same(o_proj, output_DNH.reshape(32, 40))
 
 
 @pytest.mark.parametrize("case", ["mixtral", "qwen3_moe-some-dense"])

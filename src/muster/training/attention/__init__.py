@@ -9,7 +9,7 @@ Under context parallelism the host first permutes batches by `attention.order(T)
 from muster.training.attention.choose import ChosenAttention, attention_for
 from muster.training.attention.context import balanced_order
 from muster.training.attention.masking import Masking
-from muster.training.attention.on_mesh import Attend
+from muster.training.attention.signature import Attend
 from muster.training.attention.splash import SplashBlocks
 
 __all__ = [

@@ -9,7 +9,7 @@ from jax.sharding import Mesh
 from muster.training.attention import blockwise, reference
 from muster.training.attention.context import balanced_order, gathered
 from muster.training.attention.cudnn import cudnn, refusal
-from muster.training.attention.on_mesh import Attend, check_heads, on_mesh
+from muster.training.attention.signature import Attend, check_heads
 from muster.training.attention.splash import LANES, SplashBlocks, splash
 
 # Up to here all scores at once are as fast on a CPU as blocks of them, and fit in cache.
@@ -21,7 +21,7 @@ class ChosenAttention:
     """Attention for a mesh.
 
     Attributes:
-        attend: the function, on arrays laid over the mesh.
+        attend: the function, of one chip's arrays.
         name: `reference`, `blockwise`, `splash` or `cudnn`.
         why: one sentence.
         ways: over how many chips the tokens of a row are split.
@@ -72,7 +72,7 @@ def attention_for(
     split = "" if ways == 1 else f", keys and values gathered over {ways} sequence ways"
 
     def chosen(name: str, on_chip: Attend, why: str) -> ChosenAttention:
-        return ChosenAttention(attend=on_mesh(on_chip, mesh), name=name, why=why + split, ways=ways)
+        return ChosenAttention(attend=on_chip, name=name, why=why + split, ways=ways)
 
     match mesh.devices.flat[0].platform:
         case "tpu" if chunk % LANES == 0:

@@ -21,8 +21,8 @@ from jax import lax
 from muster.errors import BadInput
 from muster.training.attention.blockwise import LARGEST_BLOCK, block_size
 from muster.training.attention.masking import Masking
-from muster.training.attention.on_mesh import Attend
 from muster.training.attention.pairs import Blocks, Places, Tokens, attend_pairs
+from muster.training.attention.signature import Attend
 
 AXIS = "sequence"
 

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 
 from muster.errors import BadInput
 from muster.training.attention.masking import Masking
-from muster.training.attention.on_mesh import Attend
+from muster.training.attention.signature import Attend
 
 DTYPES = ("bfloat16", "float16")
 # Of the head_dim, on every generation with fused attention; Hopper takes 256.

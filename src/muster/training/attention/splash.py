@@ -19,7 +19,7 @@ from jax import lax
 from muster.errors import BadInput
 from muster.training.attention.context import AXIS, balanced_order, whole_row
 from muster.training.attention.masking import Masking
-from muster.training.attention.on_mesh import Attend
+from muster.training.attention.signature import Attend
 from muster.training.recompute import MIXING
 
 LANES = 128  # of a TPU's vector registers; every block is a multiple of them

@@ -1,34 +1,22 @@
-"""From attention on one chip to attention over a mesh.
+"""From attention on one chip to attention over a mesh, apart from the model that surrounds it.
 
 Rows are split over the batch axes, tokens over `sequence`, query heads over `tensor`: only the
 split of tokens makes chips talk, and that is the business of the function that is given. KV heads
 are split over `tensor` where it divides them. Where it does not, they arrive whole, and each chip
 takes the one that its query heads read.
-
-Letters: B sequences, T tokens, N query heads, K KV heads, H head_dim.
 """
 
 import dataclasses
 from collections.abc import Callable
-from typing import Protocol
 
 import jax
 from jax import lax
 from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
-from muster.errors import BadInput
 from muster.sharding.rules import BATCH_AXES
 from muster.training.attention.masking import Masking
-
-
-class Attend(Protocol):
-    """The one signature of attention: queries [B, T, N, H], keys and values [B, T, K, H]."""
-
-    def __call__(
-        self, q: jax.Array, k: jax.Array, v: jax.Array, /, *, mask: Masking, scale: float
-    ) -> jax.Array:
-        """Mixed values [B, T, N, H]."""
+from muster.training.attention.signature import Attend, check_heads
 
 
 def on_mesh(attend_on_chip: Attend, mesh: Mesh) -> Attend:
@@ -69,19 +57,6 @@ def on_mesh(attend_on_chip: Attend, mesh: Mesh) -> Attend:
         return mixed
 
     return attend
-
-
-def check_heads(query_heads: int, kv_heads: int, tensor: int) -> None:
-    """Refuse tensor ways that would leave a chip with parts of several groups of heads.
-
-    Raises:
-        BadInput: with the numbers.
-    """
-    if query_heads % tensor or (kv_heads % tensor and tensor % kv_heads):
-        raise BadInput(
-            f"{query_heads} query heads on {kv_heads} KV heads cannot be split {tensor} ways: the"
-            " ways must divide the query heads, and divide the KV heads or be a multiple of them"
-        )
 
 
 def _own_head(kv_heads: int, tensor: int) -> Callable[[jax.Array], jax.Array]:

@@ -1,0 +1,107 @@
+"""What the chips of a mesh exchange in a step. Everything here runs on one chip's own arrays.
+
+    forward                                         backward, which JAX derives
+    whole_weight    all-gather over the shards      reduce-scatter of the gradient
+    gather_tokens   all-gather over `tensor`        reduce-scatter
+    scatter_tokens  reduce-scatter over `tensor`    all-gather
+
+So a step's collectives stand in the code, as in Megatron-LM (arXiv:2205.05198, section 4.2.2) and
+ZeRO-3 (arXiv:1910.02054), and the compiler has none to guess.
+
+What is differentiated is the sum of what all chips return. A value that several chips hold alike
+therefore has a derivative in parts, one on each of them, whose sum it is; `sum_over_replicas` adds
+the parts up for parameters, once a step.
+
+Letters: B sequences of a chip, T their tokens, t those of them that lie on it between blocks,
+D d_model.
+"""
+
+from collections.abc import Mapping, Sequence
+
+import jax
+from jax import lax
+
+from muster.sharding.rules import BATCH_AXES, MeshAxes
+from muster.training.partition import AXES, Partition
+
+TOKEN_AXES = (*BATCH_AXES, "sequence")
+
+
+def present(place: Partition, axes: MeshAxes) -> MeshAxes:
+    """Those of the axes that split anything."""
+    return tuple(axis for axis in axes if place.mesh.shape[axis] > 1)
+
+
+def whole_weight(
+    shard: jax.Array,
+    axes_of_dims: Sequence[MeshAxes],
+    place: Partition,
+    dtype: jax.typing.DTypeLike,
+) -> jax.Array:
+    """One copy of a weight for this chip's matmuls: rounded first, then gathered over its shards.
+
+    Args:
+        shard: this chip's part.
+        axes_of_dims: the mesh axes over which each dim is gathered.
+        place: the mesh.
+        dtype: of the matmuls.
+    """
+    whole = shard.astype(dtype)
+    for dim, axes in enumerate(axes_of_dims):
+        for stage in place.stages(axes) if axes else ():
+            whole = lax.all_gather(
+                whole, stage.axes, axis_index_groups=stage.groups, axis=dim, tiled=True
+            )
+    return whole
+
+
+def gather_tokens(x_BtD: jax.Array, place: Partition) -> jax.Array:
+    """The tokens that `tensor` splits between blocks, whole for a block's matmuls: [B, T, D]."""
+    if not place.splits_tokens:
+        return x_BtD
+    whole: jax.Array = lax.all_gather(x_BtD, "tensor", axis=1, tiled=True)
+    return whole
+
+
+def scatter_tokens(part_BTD: jax.Array, place: Partition) -> jax.Array:
+    """Add up what the chips of `tensor` computed of the same tokens; each keeps its own: [B, t, D].
+
+    Where tokens do not split evenly, every chip keeps all.
+    """
+    if place.layout.tensor == 1:
+        return part_BTD
+    if not place.splits_tokens:
+        return lax.psum(part_BTD, "tensor")
+    own: jax.Array = lax.psum_scatter(part_BTD, "tensor", scatter_dimension=1, tiled=True)
+    return own
+
+
+def sum_over_tokens[Tree](tree: Tree, place: Partition) -> Tree:
+    """Add up over all chips that hold other tokens."""
+    axes = present(place, TOKEN_AXES)
+    summed: Tree = lax.psum(tree, axes) if axes else tree
+    return summed
+
+
+def sum_over_replicas(
+    gradients: Mapping[str, jax.Array],
+    split_axes: Mapping[str, Sequence[MeshAxes]],
+    place: Partition,
+) -> dict[str, jax.Array]:
+    """Add up each parameter's gradient over the chips that hold the same shard of it.
+
+    Args:
+        gradients: by the parameters' names.
+        split_axes: the mesh axes that split each dim of each parameter.
+        place: the mesh.
+    """
+    groups: dict[MeshAxes, list[str]] = {}
+    for name in gradients:
+        split = {axis for axes in split_axes[name] for axis in axes}
+        alike = tuple(axis for axis in present(place, AXES) if axis not in split)
+        groups.setdefault(alike, []).append(name)
+    summed = dict(gradients)
+    for axes, names in groups.items():
+        if axes:
+            summed |= lax.psum({name: gradients[name] for name in names}, axes)
+    return summed
