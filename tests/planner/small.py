@@ -241,7 +241,15 @@ def _in_microbatches(
 def every_choice(
     architecture: Architecture, cluster: Cluster, workload: Workload
 ) -> Iterator[Choice]:
-    """All legal layouts with every recomputation that fits."""
+    """All legal layouts with every recomputation that fits; offloading only if none other does."""
+    found = list(_every_choice(architecture, cluster, workload))
+    kept = [choice for choice in found if choice.remat is not Remat.OFFLOAD]
+    yield from kept or found
+
+
+def _every_choice(
+    architecture: Architecture, cluster: Cluster, workload: Workload
+) -> Iterator[Choice]:
     software = default_software(cluster.chip)
     models_on: dict[int, list[StepModel]] = {}
     dram = cluster.chip.fact("host.dram_bytes")

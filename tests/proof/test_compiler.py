@@ -116,6 +116,7 @@ def test_too_large_is_a_result_and_is_kept(
             needed=9,
             usable=5,
             versions=VERSIONS,
+            options=plan.compiler_options,
             kept=kept,
         )
     assert runs.read_text() == "ran\n"
@@ -246,7 +247,7 @@ def test_options_that_the_compiler_refuses_are_left_out(
     done = compile_with_known_options(plan, options, folder=tmp_path / "kept")
     assert done.status == "compiled"
     assert done.refused == ("xla_bad=2", "xla_odd=lots")
-    assert done.options == {"xla_good": "1"}
+    assert done.options == {**plan.compiler_options, "xla_good": "1"}
 
 
 def test_a_refusal_for_another_reason_is_the_answer(

@@ -27,7 +27,8 @@ from muster.proof.child import FROM_OUTSIDE, Progress, run_child
 PACKAGES = ("jax", "jaxlib", "libtpu")
 # What a plan predicts does not change the program that it is compiled to.
 PARTS_COMPILED = ("muster", "model", "cluster", "workload", "layout")
-CODE_APART = ("cli", "report", "validation", "proof", "launch")
+# Nor does the code that predicts it: what a plan chose is in the plan.
+CODE_APART = ("cli", "report", "validation", "proof", "launch", "planner", "roofline")
 
 type Status = Literal["compiled", "too_large", "refused", "died", "bad_input"]
 

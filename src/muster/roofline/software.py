@@ -85,6 +85,8 @@ class Software:
             logit for the loss of MaxText and T5X, 4.0 for a float32 product).
         most_logits_bytes: of all logits that are alive at once, where the loss takes its tokens in
             chunks.
+        head_gradient_bytes: of each number of the output matrix, what its gradient takes while it
+            is summed over those chunks, whole in D.
     """
 
     name: SoftwareName
@@ -99,6 +101,7 @@ class Software:
     reuses_buffers: bool = False
     logit_bytes: float = 10.0
     most_logits_bytes: float = math.inf
+    head_gradient_bytes: float = 0.0
 
 
 XLA = Software(
@@ -108,9 +111,11 @@ XLA = Software(
     reuses_buffers=True,
     logit_bytes=2.0,
 )
-# `muster.training.loss`: chunks of at most 512 MiB of float32 logits, and as much for their
-# derivative.
-MUSTER = replace(XLA, logit_bytes=8.0, most_logits_bytes=2 * 512 * 2.0**20)
+# `muster.training.loss`: chunks of at most 512 MiB of float32 logits, and half as much for their
+# derivative; the head's gradient is summed over them in float32.
+MUSTER = replace(
+    XLA, logit_bytes=6.0, most_logits_bytes=1.5 * 512 * 2.0**20, head_gradient_bytes=4.0
+)
 MEGATRON = Software(name="megatron", shards_replicas=False, counts_ends=True)
 # Megatron as SimuMax's authors ran it on 8 B200; its matmuls have a rate of their own.
 SIMUMAX = replace(MEGATRON, name="simumax")
@@ -139,8 +144,8 @@ DEEPSPEED = Software(name="deepspeed")
 
 
 def default_software(chip: Chip) -> Software:
-    """What most people train with on a chip: XLA on TPUs and CPUs, Megatron on GPUs."""
-    return MEGATRON if chip.kind == "gpu" else XLA
+    """What a plan is for: muster's own step on TPUs and CPUs, Megatron on GPUs."""
+    return MEGATRON if chip.kind == "gpu" else MUSTER
 
 
 def default_attention(chip: Chip) -> AttentionKernel:

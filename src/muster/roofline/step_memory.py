@@ -6,7 +6,8 @@
     activations    what the policy keeps of each layer, for every microbatch in flight
     workspace      what one layer computes again or fetches from the host, alive while its backward
                    pass runs, and what the next one fetches
-    logits         of one microbatch, with their loss and derivative, on the last stage. They are
+    logits         of one microbatch, with their loss and derivative, on the last stage, and the
+                   head's gradient where it is summed over chunks of tokens. They are
                    gone when the first layer runs again: where a compiler lays buffers out ahead of
                    the run, what they take beyond the workspace, whose place they have
     gathered       weights of two layers, one in use and one on its way, and the derivative of one;
@@ -139,7 +140,8 @@ def stage_memory(model: StepModel, layout: Layout, remat: RematPolicy, stage: in
         "workspace": tokens * again,
         "logits": min(
             tokens * a.vocab_size / layout.tensor * soft.logit_bytes, soft.most_logits_bytes
-        ),
+        )
+        + soft.head_gradient_bytes * a.d_model * a.vocab_size / layout.tensor,
         "gathered": gathered,
     }
     if stage < p - 1:

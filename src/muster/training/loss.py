@@ -13,6 +13,7 @@ Letters, all of one chip: B sequences, T their tokens, D d_model, V its words, M
 of a chunk; Y chips of `tensor`.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
@@ -54,6 +55,14 @@ class LossSums:
     correct: jax.Array
 
 
+# x and the head as a chip holds them, to x of its tokens and the head of its words.
+type Gather = Callable[[jax.Array, jax.Array], tuple[jax.Array, jax.Array]]
+
+
+def _as_they_are(x: jax.Array, head: jax.Array) -> tuple[jax.Array, jax.Array]:
+    return x, head
+
+
 def cross_entropy(
     x_BTD: jax.Array,
     head_DV: jax.Array,
@@ -64,6 +73,7 @@ def cross_entropy(
     vocab_size: int,
     z_loss: float = 0.0,
     chunk_tokens: int | None = None,
+    gather: Gather = _as_they_are,
 ) -> LossSums:
     """The weighted cross-entropy of next-token predictions, as sums over the tokens of all chips.
 
@@ -72,9 +82,9 @@ def cross_entropy(
     this chip's words' part.
 
     Args:
-        x_BTD: the last block's normalized output, of all tokens that the chips of `tensor` share.
-        head_DV: whole in D, V split over `tensor`, in any float dtype; its gradient is summed in
-            float32 and returned in its own dtype. Words from `vocab_size` on have no probability.
+        x_BTD: what `gather` makes the last block's normalized output from.
+        head_DV: what `gather` makes the head from, in any float dtype. Its gradient is summed over
+            chunks in float32. Words from `vocab_size` on have no probability.
         targets_BT: int32 ids below `vocab_size`.
         weights_BT: float32; 0 leaves a token out.
         place: the mesh.
@@ -82,11 +92,18 @@ def cross_entropy(
         z_loss: what the squared log-normalizer is multiplied by.
         chunk_tokens: at most so many tokens of a chip at once; by default, such that their logits
             take `CHUNK_BYTES`, or `CPU_CHUNK_BYTES`.
+        gather: gives x of all tokens that the chips of `tensor` share, [B, T, D], and the head
+            whole in D, V split over `tensor`. Gradients go back through it while the loss is
+            computed, so that no whole gradient of the head waits for the backward pass.
     """
-    assert x_BTD.shape[:2] == targets_BT.shape == weights_BT.shape
-    assert x_BTD.shape[2] == head_DV.shape[0]
-    assert vocab_size <= head_DV.shape[1] * place.layout.tensor
-    how = _Softmax(place=place, vocab_size=vocab_size, z_loss=z_loss, chunk_tokens=chunk_tokens)
+    assert targets_BT.shape == weights_BT.shape
+    how = _Softmax(
+        place=place,
+        vocab_size=vocab_size,
+        z_loss=z_loss,
+        chunk_tokens=chunk_tokens,
+        gather=gather,
+    )
     return _cross_entropy(how, x_BTD, head_DV, targets_BT, weights_BT)
 
 
@@ -103,6 +120,7 @@ class _Softmax:
     vocab_size: int
     z_loss: float
     chunk_tokens: int | None
+    gather: Gather
 
     @property
     def tensor(self) -> int:
@@ -114,7 +132,7 @@ class _Softmax:
 
 
 class _Gradients(NamedTuple):
-    """Of `total`: x's in its dtype; the head's in float32."""
+    """Of `total`."""
 
     x: Any
     head: Any
@@ -128,7 +146,8 @@ def _cross_entropy(
     targets_BT: jax.Array,
     weights_BT: jax.Array,
 ) -> LossSums:
-    sums, _ = _sums(how, False, x_BTD, head_DV, targets_BT, weights_BT)
+    x, head = how.gather(x_BTD, head_DV)
+    sums, _ = _sums(how, False, x, head, targets_BT, weights_BT)
     return sums
 
 
@@ -138,19 +157,21 @@ def _forward(
     head_DV: jax.Array,
     targets_BT: jax.Array,
     weights_BT: jax.Array,
-) -> tuple[LossSums, tuple[_Gradients, jax.Array]]:
-    sums, gradients = _sums(how, True, x_BTD, head_DV, targets_BT, weights_BT)
+) -> tuple[LossSums, _Gradients]:
+    (x, head), scatter = jax.vjp(how.gather, x_BTD, head_DV)
+    sums, gradients = _sums(how, True, x, head, targets_BT, weights_BT)
     assert gradients is not None
-    return sums, (gradients, jnp.zeros((), head_DV.dtype))
+    return sums, _Gradients(*scatter((gradients.x, gradients.head.astype(head.dtype))))
 
 
 def _backward(
-    _how: _Softmax, saved: tuple[_Gradients, jax.Array], cotangent: LossSums
+    _how: _Softmax, saved: _Gradients, cotangent: LossSums
 ) -> tuple[jax.Array, jax.Array, None, None]:
-    gradients, head_like = saved
     scale = cotangent.total.astype(jnp.float32)
-    dx_BTD = (gradients.x.astype(jnp.float32) * scale).astype(gradients.x.dtype)
-    return dx_BTD, (gradients.head * scale).astype(head_like.dtype), None, None
+    dx, dhead = (
+        (each.astype(jnp.float32) * scale).astype(each.dtype) for each in (saved.x, saved.head)
+    )
+    return dx, dhead, None, None
 
 
 _cross_entropy.defvjp(_forward, _backward)
@@ -164,7 +185,9 @@ def _sums(
     targets_BT: jax.Array,
     weights_BT: jax.Array,
 ) -> tuple[LossSums, _Gradients | None]:
-    """The sums of all chips; gradients of this one's tokens and words."""
+    """The sums of all chips; gradients of this one's tokens and words, the head's in float32."""
+    assert x_BTD.shape == (*targets_BT.shape, head_DV.shape[0])
+    assert how.vocab_size <= head_DV.shape[1] * how.tensor
     head_DV = head_DV.astype(x_BTD.dtype)
     d_model, words = head_DV.shape
     chunks = _chunks(how, words, x_BTD.reshape(-1, d_model), targets_BT, weights_BT)

@@ -35,6 +35,7 @@ from muster.training.experts import DROPLESS, Dispatch, RouterLosses, mixture
 from muster.training.params import Params, layer_params
 from muster.training.partition import LAYERS, Partition
 from muster.training.recompute import (
+    INPUT,
     MIDDLE,
     NORMED,
     PRODUCT,
@@ -43,6 +44,7 @@ from muster.training.recompute import (
     named,
     recomputing,
 )
+from muster.training.written import gradient_written, written
 
 # (queries [B,T,N,H], keys [B,T,K,H], values [B,T,K,H], batch, window) to mixed values [B,T,N,H]
 type Attend = Callable[[jax.Array, jax.Array, jax.Array, Batch, int | None], jax.Array]
@@ -122,13 +124,20 @@ def embedded(shard: jax.Array, tokens_BT: jax.Array, model: Model) -> jax.Array:
     return scatter_tokens(jnp.where(mine_BT[..., None], rows_BTD, 0), place)
 
 
-def output_matrix(params: Params, model: Model) -> jax.Array:
-    """The output matrix [D, V]: its own, or the embedding's transpose where they are tied."""
-    name = "embedding" if model.architecture.tied_embeddings else "head"
-    whole = whole_weight(
-        params[name], model.gathered_axes[name], model.partition, model.compute_dtype
-    )
+def output_shard(params: Params, model: Model) -> jax.Array:
+    """This chip's part of what the output matrix is made from: of its own, or of the embedding."""
+    return params[_output_name(model)]
+
+
+def output_matrix(shard: jax.Array, model: Model) -> jax.Array:
+    """The output matrix [D, V], from its own shard or, transposed, from the embedding's."""
+    name = _output_name(model)
+    whole = whole_weight(shard, model.gathered_axes[name], model.partition, model.compute_dtype)
     return whole.T if name == "embedding" else whole
+
+
+def _output_name(model: Model) -> str:
+    return "embedding" if model.architecture.tied_embeddings else "head"
 
 
 def _run_of_layers(
@@ -164,7 +173,7 @@ def decoder_layer(
     """Attention and MLP, each added to the residual stream [B, t, D]."""
     assert isinstance(layer.mixer, Attention)
     eps = model.numerics.norm_eps
-    weights = _whole(shards, model)
+    weights, x_BtD = _whole(shards, model), named(INPUT, x_BtD)
     normed = named(NORMED, rms_norm(x_BtD, weights["norm_0"], eps))
     x_BtD += named("out", attention(weights, normed, layer.mixer, batch, angles, model))
     x_BtD = named(MIDDLE, x_BtD)
@@ -204,7 +213,7 @@ def attention(
         out = jnp.einsum("btd,dnh->btnh", x_BTD, of(weights[f"attention.{part}"]))
         if (bias := weights.get(f"attention.{part}.bias")) is not None:
             out += of(bias)
-        return named(part, out)
+        return named(part, gradient_written(out, model.partition))
 
     q_BTNH, k_BTKH, v_BTKH = project("query"), project("key", own), project("value", own)
     if mixer.qk_norm:
@@ -241,9 +250,11 @@ def gated_mlp(weights: Params, x_BtD: jax.Array, model: Model) -> jax.Array:
 
     def project(part: str) -> jax.Array:
         out = jnp.einsum("btd,df->btf", x_BTD, weights[f"mlp.{part}"])
-        return named(part, _biased(out, weights.get(f"mlp.{part}.bias")))
+        out = _biased(out, weights.get(f"mlp.{part}.bias"))
+        return named(part, gradient_written(out, model.partition))
 
     inner_BTF = ACTIVATIONS[model.numerics.activation](project("gate")) * project("up")
+    inner_BTF = written(inner_BTF, model.partition)
     out = jnp.einsum("btf,df->btd", named(PRODUCT, inner_BTF), weights["mlp.down"])
     return _biased(scatter_tokens(out, model.partition), weights.get("mlp.down.bias"))
 

@@ -16,6 +16,8 @@ from jax.ad_checkpoint import checkpoint_name
 
 from muster.roofline.remat import Remat
 
+# A layer's input. What computes from it again must read it by this name, or it could not leave.
+INPUT = "input"
 # Attention's output and log-sum-exp, which its backward pass reads.
 MIXING = "mixing"
 MATMUL_OUTPUTS = ("query", "key", "value", MIXING, "out", "gate", "up", "down", "router", "expert")
@@ -52,7 +54,7 @@ def recomputing[**Args, Out](layer: Callable[Args, Out], remat: Remat) -> Callab
         case Remat.OFFLOAD:
             policy = policies.save_and_offload_only_these_names(
                 names_which_can_be_saved=[],
-                names_which_can_be_offloaded=list(MATMUL_OUTPUTS),
+                names_which_can_be_offloaded=[INPUT, *MATMUL_OUTPUTS],
                 offload_src="device",
                 offload_dst="pinned_host",
             )

@@ -24,7 +24,7 @@ from muster.training.batch import Batch
 from muster.training.exchange import gather_tokens, sum_over_replicas, sum_over_tokens
 from muster.training.experts import RouterLosses
 from muster.training.loss import LossSums, cross_entropy, logits
-from muster.training.model import Model, hidden_states, output_matrix
+from muster.training.model import Model, hidden_states, output_matrix, output_shard
 from muster.training.params import Params
 
 
@@ -159,7 +159,7 @@ def predict(params: Params, batch: Batch, *, model: Model) -> jax.Array:
 
     def on_chip(params: Params, batch: Batch) -> jax.Array:
         x_BtD, _ = hidden_states(params, batch, model)
-        return logits(gather_tokens(x_BtD, model.partition), output_matrix(params, model))
+        return logits(*_gathered(x_BtD, output_shard(params, model), model=model))
 
     spec = P(BATCH_AXES, "sequence", "tensor")
     every_BTV: jax.Array = _on_every_chip(on_chip, model, out_specs=spec)(params, batch)
@@ -234,16 +234,24 @@ def _over_microbatches(
 def _chip_loss(params: Params, batch: Batch, *, model: Model, objective: Objective) -> _Sums:
     x_BtD, router = hidden_states(params, batch, model)
     sums = cross_entropy(
-        gather_tokens(x_BtD, model.partition),
-        output_matrix(params, model),
+        x_BtD,
+        output_shard(params, model),
         jnp.asarray(batch.targets),
         jnp.asarray(batch.weights),
         place=model.partition,
         vocab_size=model.architecture.vocab_size,
         z_loss=objective.z_loss,
         chunk_tokens=objective.chunk_tokens,
+        gather=partial(_gathered, model=model),
     )
     return _Sums(sums, router)
+
+
+def _gathered(
+    x_BtD: jax.Array, head_shard: jax.Array, *, model: Model
+) -> tuple[jax.Array, jax.Array]:
+    """What logits are computed from: x of all tokens that `tensor` splits, the head whole in D."""
+    return gather_tokens(x_BtD, model.partition), output_matrix(head_shard, model)
 
 
 def _metrics(sums: _Sums, grad_norm: jax.Array, finite: jax.Array, model: Model) -> Metrics:
