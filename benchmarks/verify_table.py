@@ -111,7 +111,9 @@ def _cells(case: Case, verdict: Verdict, seconds: float) -> Iterator[str]:
     assert clock is not None
     assert isinstance(clock.value, float | int)
     yield from (case.model, case.hardware, str(case.sequences))
-    yield f"{planned.layout}, remat {planned.remat.value}"
+    parts = planned.layout.microbatches
+    several = f", {parts} microbatches" if parts > 1 else ""
+    yield f"{planned.layout}, remat {planned.remat.value}{several}"
     yield f"{verdict.compute_cycles / clock.value * 1e3:,.0f}" if verdict.timeline else "-"
     yield f"{case.maxtext_ms:,.0f}" if case.maxtext_ms else "-"
     yield f"{planned.step_seconds:.3f}"

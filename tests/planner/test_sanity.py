@@ -122,7 +122,7 @@ def test_the_hosts_memory_is_the_last_resort() -> None:
     roomy = best(model, parse_cluster("v5e:8x8"), workload, Restrictions())
     assert roomy is not None
     assert roomy.remat is not Remat.OFFLOAD
-    tight, cluster = Workload(sequence_length=131_072, batch_sequences=2), parse_cluster("v5e:2x4")
+    tight, cluster = Workload(sequence_length=131_072, batch_sequences=1), parse_cluster("v5e:2x4")
     fitting = {
         policy for policy in Remat if best(model, cluster, tight, Restrictions(remat=policy))
     }

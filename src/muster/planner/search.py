@@ -198,7 +198,11 @@ class _Search:
                 continue
             scheduled = replace(mesh, virtual_stages=pieces, microbatches=m)
             splits = tuple(self.meshes.splits(scheduled))
-            if not splits or not self._can_fit(model, splits):
+            if not splits:
+                return
+            if not self._can_fit(model, splits):
+                if model.software.sums_apart:
+                    continue  # a single one has no sums to keep
                 return  # fewer microbatches need more memory still
             if self._beyond(model, splits[0], self.lightest):
                 continue

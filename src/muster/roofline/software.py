@@ -85,6 +85,8 @@ class Software:
             logit for the loss of MaxText and T5X, 4.0 for a float32 product).
         most_logits_bytes: of all logits that are alive at once, where the loss takes its tokens in
             chunks.
+        sums_apart: whether microbatches' gradients are added up in float32 arrays of their own,
+            beside those of the microbatch at work.
         head_gradient_bytes: of each number of the output matrix, what its gradient takes while it
             is summed over those chunks, whole in D.
     """
@@ -102,6 +104,7 @@ class Software:
     logit_bytes: float = 10.0
     most_logits_bytes: float = math.inf
     head_gradient_bytes: float = 0.0
+    sums_apart: bool = False
 
 
 XLA = Software(
@@ -114,7 +117,11 @@ XLA = Software(
 # `muster.training.loss`: chunks of at most 512 MiB of float32 logits, and half as much for their
 # derivative; the head's gradient is summed over them in float32.
 MUSTER = replace(
-    XLA, logit_bytes=6.0, most_logits_bytes=1.5 * 512 * 2.0**20, head_gradient_bytes=4.0
+    XLA,
+    logit_bytes=6.0,
+    most_logits_bytes=1.5 * 512 * 2.0**20,
+    head_gradient_bytes=4.0,
+    sums_apart=True,
 )
 MEGATRON = Software(name="megatron", shards_replicas=False, counts_ends=True)
 # Megatron as SimuMax's authors ran it on 8 B200; its matmuls have a rate of their own.

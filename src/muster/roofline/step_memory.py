@@ -134,7 +134,7 @@ def stage_memory(model: StepModel, layout: Layout, remat: RematPolicy, stage: in
     usable = float(model.cluster.chip.hbm_bytes)
     parts = {
         "params": held * dtype_bytes(w.param_dtype),
-        "gradients": held * gradient_bytes(model),
+        "gradients": held * (gradient_bytes(model) + _sums_apart(model, m)),
         "optimizer": optimized * optimizer,
         "activations": tokens * share * alive * kept + sent,
         "workspace": tokens * again,
@@ -153,6 +153,12 @@ def stage_memory(model: StepModel, layout: Layout, remat: RematPolicy, stage: in
         reserve = GPU_RUNTIME_BYTES + GPU_FRAGMENTATION * sum(parts.values())
     waiting = tokens * share * alive * host
     return StepMemory(stage=stage, reserve=reserve, host=waiting, usable=usable, **parts)
+
+
+def _sums_apart(model: StepModel, microbatches: int) -> int:
+    """Bytes per parameter of sums over microbatches, where they are kept beside gradients."""
+    apart = model.software.sums_apart and microbatches > 1
+    return dtype_bytes("f32") if apart else 0
 
 
 def gradient_bytes(model: StepModel) -> int:
