@@ -3,8 +3,9 @@
 import pytest
 
 from muster.planner.plan_file import planned_run
-from muster.proof.expected import AxesTraffic, compared, expected_traffic, large
+from muster.proof.expected import AxesTraffic, Expected, compared, expected_traffic, large
 from muster.proof.hlo import collectives
+from muster.proof.reading import CollectiveVerdict
 from tests.proof.fixtures import NAMES, facts_of, program_of
 
 D, F, V, L, T = 1024, 4096, 32000, 4, 1024
@@ -97,3 +98,27 @@ def test_what_the_plan_does_not_expect_is_shown_if_it_is_large() -> None:
     assert [row.axes for row in hybrid if not row.expected] == [("data", "fsdp")]
     tensor = large(rows_of("llama-v5p-fsdp-tensor").values())
     assert all(row.expected for row in tensor)  # sums of norms' gradients are trifles
+
+
+def test_weights_gathered_one_axis_after_another_are_the_blocks() -> None:
+    """The plan has fsdp and sequence as one block; the step gathers over parts of it in turn."""
+    plan = [
+        Expected(axes=("fsdp", "sequence"), kinds=("all-gather",), bytes_per_chip=8.0, what="w"),
+        Expected(axes=("sequence",), kinds=("all-gather",), bytes_per_chip=2.0, what="kv"),
+    ]
+    sent = [
+        CollectiveVerdict(
+            axes=axes,
+            kind="all-gather",
+            bytes_per_chip=each,
+            count=1,
+            strategy="",
+            asynchronous=True,
+            seconds=0.0,
+            exposed_seconds=0.0,
+        )
+        for axes, each in ((("fsdp:32",), 6.0), (("fsdp:8",), 1.0), (("sequence",), 3.0))
+    ]
+    rows = {row.axes: row for row in compared(plan, sent)}
+    assert rows["fsdp", "sequence"].compiled == 7.0
+    assert rows["sequence",].compiled == 3.0

@@ -63,3 +63,8 @@ def test_functions_of_the_model_are_named() -> None:
     }
     assert "forward layers btnh,nhd->btd/dot_general (attention)" in labels
     assert any(each.startswith("update") and "(tree_sum)" in each for each in labels)
+
+
+def test_what_stands_in_the_layers_loop_is_no_update() -> None:
+    assert direction("jit(f)/shard_map/while/body/convert_element_type") == "forward"
+    assert direction("jit(f)/jit(_where)/select_n") == "update"

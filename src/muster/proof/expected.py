@@ -169,7 +169,7 @@ def compared(expected: Iterable[Expected], sent: Iterable[Sent]) -> tuple[AxesTr
         planned.setdefault(frozenset(each.axes), []).append(each)
     found: dict[frozenset[str], dict[str, float]] = {}
     for collective in sent:
-        axes = frozenset(axis.partition(":")[0] for axis in collective.axes)
+        axes = _planned_as(frozenset(axis.partition(":")[0] for axis in collective.axes), planned)
         kinds = found.setdefault(axes, {})
         kinds[collective.kind] = kinds.get(collective.kind, 0.0) + collective.bytes_per_chip
     rows = [
@@ -177,6 +177,18 @@ def compared(expected: Iterable[Expected], sent: Iterable[Sent]) -> tuple[AxesTr
         for axes in dict.fromkeys((*planned, *found))
     ]
     return tuple(sorted(rows, key=lambda row: -max(row.expected, row.compiled)))
+
+
+def _planned_as(
+    axes: frozenset[str], planned: Mapping[frozenset[str], list[Expected]]
+) -> frozenset[str]:
+    """The axes under which the plan has what goes over these.
+
+    Weights that several axes shard are gathered one after the other, most bytes over `fsdp`.
+    """
+    if axes in planned or "fsdp" not in axes:
+        return axes
+    return next((block for block in planned if axes < block), axes)
 
 
 def _row(axes: frozenset[str], plan: list[Expected], kinds: Mapping[str, float]) -> AxesTraffic:

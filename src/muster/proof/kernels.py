@@ -40,7 +40,7 @@ from muster.proof.hlo.kinds import kernel_name
 from muster.proof.hlo.program import Computation, Op
 from muster.proof.hlo.shape import VMEM, Shape
 
-_BLOCK = re.compile(r'\\?"block_(?:q|kv)\\?": (\d+)')
+_BLOCK = re.compile(r'\\?"block_(?:q|kv)(?:_dkv|_dq)?\\?": (\d+)')
 _FLOAT = {"bf16", "f32", "f16"}
 _MATMULS = {"dkv": 4, "dq": 3, "fwd": 2}
 _FORWARD = 2
@@ -127,8 +127,9 @@ def _attention(name: str, op: Op, reads: Sequence[Shape], moved: float) -> Work 
     *outer, T, H = q.dims
     S = k.dims[-2]
     blocks = [int(size) for size in _BLOCK.findall(op.attributes.get("frontend_attributes", ""))]
-    count = max(1, T // max(blocks)) if blocks else 1
-    causal = (count + 1) / (2 * count) if blocks and T == S else 1.0
+    count = max(1, S // max(blocks)) if blocks else 1
+    # Under context parallelism a chip has its share of the rows of a longer causal square.
+    causal = (count + 1) / (2 * count) if blocks and S % T == 0 else 1.0
     scores = math.prod(outer) * T * S * causal
     return Work(
         flops=matmuls * 2.0 * scores * H,

@@ -4,7 +4,7 @@
                     backward         in the layers         the matmul
 
 Everything that is differentiated has `jvp` in its name, and backwards `transpose`; what is computed
-again, `rematted_computation`. What has neither belongs to the update of the parameters.
+again, `rematted_computation`. What has neither and stands in no loop is the parameters' update.
 """
 
 import re
@@ -39,7 +39,8 @@ def direction(op_name: str) -> str:
         return "recompute"
     if "transpose(" in op_name:
         return "backward"
-    return "forward" if "jvp(" in op_name else "update"
+    # The layers' loop holds nothing of the update; what is not differentiated has no `jvp`.
+    return "forward" if "jvp(" in op_name or "/while" in op_name else "update"
 
 
 def words(op_name: str) -> str:

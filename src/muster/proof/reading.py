@@ -1,6 +1,6 @@
 """What any scheduled TPU program tells of itself: work, collectives, timeline, findings."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -13,6 +13,7 @@ from muster.proof.hlo.flops import matmul_flops
 from muster.proof.hlo.kinds import is_pallas
 from muster.proof.kernels import work_of
 from muster.proof.network import Place, interconnect
+from muster.proof.simulate import rates_of
 from muster.proof.timeline import Timeline, time_program
 
 
@@ -35,6 +36,8 @@ class Reading:
     """One step of a program on one device.
 
     Attributes:
+        compute_seconds: the compiler's cycles at the chip's clock, and kernels by their shapes;
+            the timeline has less where the schedule shows that an estimate was too high.
         flops: of matmuls and kernels, loops multiplied out.
         findings: the costliest first.
         notes: what was guessed or not understood, one line each.
@@ -43,6 +46,7 @@ class Reading:
     program: Program
     timeline: Timeline
     cycles: Cycles
+    compute_seconds: float
     flops: float
     collectives: tuple[CollectiveVerdict, ...]
     findings: tuple[Finding, ...]
@@ -57,7 +61,7 @@ class Reading:
             "devices": self.program.devices,
             "flops_per_step_per_chip": {"compiled": self.flops},
             "compute_cycles": self.cycles.compute,
-            "compute_seconds": timeline.of_kind("compute", "kernel"),
+            "compute_seconds": self.compute_seconds,
             "step_seconds": timeline.seconds,
             "exposed_communication_seconds": timeline.exposed_communication,
             "collectives": [asdict(each) for each in self.collectives],
@@ -116,15 +120,27 @@ def read_program(
         planned=planned,
         memory=memory,
     )
+    cycles = compute_cycles(program)
     return Reading(
         program=program,
         timeline=timeline,
-        cycles=compute_cycles(program),
+        cycles=cycles,
+        compute_seconds=cycles.compute / rates_of(cluster.chip).clock + timeline.of_kind("kernel"),
         flops=program_flops(program),
         collectives=tuple(_collectives(program, cluster, mesh, coordinates, timeline)),
         findings=findings_of(step, *refused_options(refused)),
-        notes=(*timeline.notes, *unread),
+        notes=(*_elsewhere(program, cluster), *timeline.notes, *unread),
     )
+
+
+def _elsewhere(program: Program, cluster: Cluster) -> Iterator[str]:
+    """That a program was compiled for other chips than those that it is read on."""
+    devices = cluster.chips * cluster.chip.devices_per_chip
+    if program.devices not in {1, devices}:
+        yield (
+            f"the program is for {program.devices:,} devices and {cluster.name} has {devices:,}: "
+            "links, clock and memory are those of other chips than it was compiled for"
+        )
 
 
 def program_flops(program: Program) -> float:

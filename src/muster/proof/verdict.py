@@ -148,18 +148,11 @@ def judge(planned: PlannedRun, compilation: Compilation) -> Verdict:
         collectives=reading.collectives,
         traffic=compared(expected_traffic(planned, compilation.mesh), reading.collectives),
         compute_cycles=reading.cycles.compute,
-        compute_seconds=reading.cycles.compute / _clock(planned) + timeline.of_kind("kernel"),
+        compute_seconds=reading.compute_seconds,
         timeline=timeline,
         findings=reading.findings,
         notes=(*notes, *reading.notes),
     )
-
-
-def _clock(planned: PlannedRun) -> float:
-    fact = planned.cluster.chip.fact("core.clock_hz")
-    assert fact is not None, "a chip that the compiler knows has a clock"
-    assert isinstance(fact.value, int | float)
-    return float(fact.value)
 
 
 def _predicted_flops(planned: PlannedRun) -> float:

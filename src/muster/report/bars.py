@@ -19,7 +19,7 @@ PARTS = (
     ("optimizer", "optimizer", "moments, and the master copy where there is one"),
     ("activations", "activations", "kept for the backward pass"),
     ("workspace", "recomputed", "what one layer's backward pass makes again"),
-    ("logits", "logits", "of one microbatch, with the loss"),
+    ("logits", "logits", "of one microbatch; head gradient"),
     ("gathered", "gathered", "weights of the layers in use and on their way"),
     ("reserve", "reserve", "runtime, communication buffers, fragmentation"),
 )

@@ -244,7 +244,7 @@ def _memory(plan: Plan, screen: Console) -> None:
             f"{remat_text(plan.choice.remat, plan.cluster.chip)}",
         ),
         "recomputed": (memory.workspace, "what one layer's backward pass makes again"),
-        "logits": (memory.logits, "of one microbatch, with the loss"),
+        "logits": (memory.logits, "of one microbatch, with the head's gradient"),
         "gathered": (memory.gathered, "weights of the layers in use and on their way"),
         "reserve": (memory.reserve, "runtime, communication buffers, fragmentation"),
         "total": (memory.total, f"{memory.total / memory.usable:.0%} of usable"),

@@ -1,10 +1,11 @@
 """`muster verify` and `muster inspect` on a terminal."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from rich.console import Console
 from rich.text import Text
 
+from muster.planner.plan_file import PlannedRun
 from muster.proof.expected import AxesTraffic, large
 from muster.proof.findings import Finding
 from muster.proof.memory import predicted_memory
@@ -83,9 +84,11 @@ def print_reading(reading: Reading, name: str) -> None:
     screen.print(
         Text(
             f"step {format_seconds(timeline.seconds)}, estimated from the schedule; computes "
-            f"{format_seconds(timeline.of_kind('compute', 'kernel'))} "
-            f"({reading.cycles.compute:,} estimated cycles), waits "
-            f"{format_seconds(timeline.exposed_communication)} for collectives; "
+            f"{format_seconds(_busy(timeline))} as scheduled (the compiler's "
+            f"{reading.cycles.compute:,} cycles and kernels: "
+            f"{format_seconds(reading.compute_seconds)}), waits "
+            f"{format_seconds(timeline.exposed_communication)} for collectives"
+            f"{f' and {format_seconds(_other(timeline))} for copies' if _other(timeline) else ''}; "
             f"{format_flops(reading.flops)} of matmuls and kernels"
         )
     )
@@ -170,18 +173,25 @@ def _step(verdict: Verdict, screen: Console) -> None:
         format_flops(verdict.predicted_flops),
         "matmuls and attention of one device, loops multiplied out",
     )
+    parts = _seconds_of(planned)
+    busy, other = _busy(timeline), _other(timeline)
     table.add_cells(
         "computes",
-        format_seconds(verdict.compute_seconds),
-        "",
-        f"{verdict.compute_cycles:,} estimated cycles, and kernels by their shapes",
+        format_seconds(busy),
+        _seconds(parts, "compute", "hbm"),
+        f"as scheduled; the compiler's {verdict.compute_cycles:,} cycles and kernels: "
+        f"{format_seconds(verdict.compute_seconds)}",
     )
     table.add_cells(
         "waits",
         format_seconds(timeline.exposed_communication),
-        "",
+        _seconds(parts, "exposed"),
         f"for collectives, of {format_seconds(timeline.communication)} in all",
     )
+    if other > 0.005 * timeline.seconds:
+        table.add_cells(
+            "other waits", format_seconds(other), "", "for copies, and the host's memory"
+        )
     table.add_cells(
         "step",
         format_seconds(timeline.seconds),
@@ -192,6 +202,26 @@ def _step(verdict: Verdict, screen: Console) -> None:
     screen.print(title("Step"))
     screen.print(table)
     screen.print()
+
+
+def _busy(timeline: Timeline) -> float:
+    return timeline.of_kind("compute", "kernel", "guessed")
+
+
+def _other(timeline: Timeline) -> float:
+    """What is neither work nor a wait for collectives, seconds."""
+    return max(0.0, timeline.seconds - _busy(timeline) - timeline.exposed_communication)
+
+
+def _seconds_of(planned: PlannedRun) -> Mapping[str, float]:
+    estimate = planned.document.get("estimate")
+    parts = estimate.get("seconds") if isinstance(estimate, Mapping) else None
+    return parts if isinstance(parts, Mapping) else {}
+
+
+def _seconds(parts: Mapping[str, float], *names: str) -> str:
+    found = [parts[name] for name in names if isinstance(parts.get(name), int | float)]
+    return format_seconds(sum(found)) if found else ""
 
 
 def print_traffic(rows: Sequence[AxesTraffic], screen: Console) -> None:

@@ -113,14 +113,16 @@ def embedded(shard: jax.Array, tokens_BT: jax.Array, model: Model) -> jax.Array:
 
     The table's D is gathered, its words stay split: each chip of `tensor` looks up its own.
     """
-    place = model.partition
-    table_VD = whole_weight(shard, model.gathered_axes["embedding"], place, model.compute_dtype)
+    place, axes = model.partition, model.gathered_axes["embedding"]
+    # Where every chip has all of D, only the rows that are looked up need rounding.
+    whole = not any(axes)
+    table_VD = shard if whole else whole_weight(shard, axes, place, model.compute_dtype)
     if place.layout.tensor == 1:
-        return table_VD[tokens_BT]
+        return table_VD[tokens_BT].astype(model.compute_dtype)
     words = table_VD.shape[0]
     own_BT = tokens_BT - words * jax.lax.axis_index("tensor")
     mine_BT = (own_BT >= 0) & (own_BT < words)
-    rows_BTD = table_VD[jnp.where(mine_BT, own_BT, 0)]
+    rows_BTD = table_VD[jnp.where(mine_BT, own_BT, 0)].astype(model.compute_dtype)
     return scatter_tokens(jnp.where(mine_BT[..., None], rows_BTD, 0), place)
 
 

@@ -67,12 +67,15 @@ def to_the_host(step: Seen) -> Iterator[Finding]:
                              if array.numbers > 1)
             for cost in costs
         )  # fmt: skip
-        planned = step.planned is not None and step.planned.remat is Remat.OFFLOAD
+        said = ""
+        if step.planned is not None:
+            asked_for = step.planned.remat is Remat.OFFLOAD
+            said = ", as planned" if asked_for else ", which the plan does not ask for"
         yield Finding(
             id="host-transfer",
             cost_seconds=sum(cost.exposed for cost in costs),
-            what=f"{format_bytes(moved)} a step go to the host's memory or come back, "
-            f"{'as planned' if planned else 'which the plan does not ask for'}: the core waits",
+            what=f"{format_bytes(moved)} a step go to the host's memory or come back{said}: "
+            "the core waits",
             change="a policy that computes more again instead (--remat minimal or outputs)",
         )
     asked = [visit for visit in step.visits if is_transfer(visit.op) and not _between(visit)]
