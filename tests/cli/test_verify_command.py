@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from muster.cli.inspect import inspect
 from muster.cli.verify import verify
 from muster.errors import BadInput
 from muster.hardware import parse_cluster
@@ -221,6 +222,61 @@ def test_bad_options(desk: Desk, arguments: tuple[str, ...], says: str) -> None:
     done = desk.verify(*arguments)
     assert isinstance(done.error, BadInput)
     assert says in str(done.error)
+
+
+@pytest.mark.parametrize("option", ["--hlo", "--trace", "--out"])
+def test_the_plan_is_never_written_over(desk: Desk, option: str) -> None:
+    before = desk.plan.read_bytes()
+    link = desk.folder / "link.json"
+    link.symlink_to(desk.plan)
+    for file in (desk.plan, link):
+        done = desk.verify(option, str(file))
+        assert isinstance(done.error, BadInput)
+        assert f"{option}: {file} is the plan itself" in str(done.error)
+    assert desk.plan.read_bytes() == before
+    assert not (desk.folder / "runs").exists()
+
+
+def test_two_options_do_not_name_one_file(desk: Desk) -> None:
+    done = desk.verify("--hlo", str(desk.folder / "x"), "--out", f"{desk.folder}/./x")
+    assert isinstance(done.error, BadInput)
+    assert str(done.error) == "--hlo and --out name the same file; give each its own"
+
+
+def test_files_are_written_whole_after_the_verdict(desk: Desk) -> None:
+    desk.answer(desk.compiled())
+    mine, real, link = (desk.folder / name for name in ("step.json.part", "real", "link.hlo"))
+    mine.write_text("mine")
+    link.symlink_to(real)
+    trace = desk.folder / "step.json"
+    assert desk.verify("--trace", str(trace), "--hlo", str(link)).status == 0
+    assert mine.read_text() == "mine"
+    assert link.is_symlink()
+    assert real.read_text("utf-8") == text_of(NAME)
+    assert json.loads(trace.read_text())["traceEvents"]
+
+
+def test_a_file_that_cannot_be_written_after_all_costs_no_verdict(desk: Desk) -> None:
+    late = desk.folder / "late"
+    late.mkdir()
+    desk.answer(f"rmdir {late}\n" + desk.compiled())
+    out = desk.folder / "passes.json"
+    done = desk.verify("--hlo", str(late / "x.hlo"), "--out", str(out))
+    assert "passes: the TPU compiler counts" in done.out
+    assert isinstance(done.error, BadInput)
+    assert "--hlo: cannot write" in str(done.error)
+    assert "x.hlo" in str(done.error)
+    assert out.exists()
+
+
+def test_inspect_does_not_write_over_its_program(tmp_path: Path) -> None:
+    program = tmp_path / "x.hlo.txt"
+    program.write_text("HloModule x")
+    arguments = [str(program), "--on", "v5p:2x2x4", "--trace", str(program)]
+    done = CliRunner().invoke(inspect, arguments, standalone_mode=False)
+    assert isinstance(done.exception, BadInput)
+    assert "is the program itself" in str(done.exception)
+    assert program.read_text() == "HloModule x"
 
 
 def test_a_cache_that_cannot_be_written_is_a_note(

@@ -2,7 +2,7 @@
 
 import os
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -26,7 +26,38 @@ def check_writable(path: Path, option: str) -> None:
         raise BadInput(f"{option}: cannot write {_shown(path)}: {_reason(error)}") from None
 
 
-def write_whole(files: Mapping[Path, str]) -> None:
+def check_outputs(
+    files: Mapping[str, Path | None], inputs: Iterable[tuple[str, Path]] = ()
+) -> None:
+    """Refuse what cannot or must not be written, before anything is computed.
+
+    Args:
+        files: to be written, by option; None where it is not given.
+        inputs: what is read, each as a message calls it, and where it is.
+
+    Raises:
+        BadInput: as `check_writable`; a file is one of the inputs, or two options name the same.
+    """
+    given = [(option, file) for option, file in files.items() if file is not None]
+    held = list(inputs)
+    for place, (option, file) in enumerate(given):
+        check_writable(file, option)
+        for what, read in held:
+            if os.path.exists(read) and _same(file, read):  # noqa: PTH110 (a name too long is none)
+                raise BadInput(f"{option}: {_shown(file)} is {what}; name another file to write")
+        for other, earlier in given[:place]:
+            if _same(file, earlier):
+                raise BadInput(f"{other} and {option} name the same file; give each its own")
+
+
+def _same(one: Path, other: Path) -> bool:
+    try:
+        return one.resolve() == other.resolve() or one.samefile(other)
+    except (OSError, RuntimeError, ValueError):  # one of the two is not there
+        return False
+
+
+def write_whole(files: Mapping[Path, str | bytes]) -> None:
     """Write all files or none, each under another name first: nobody ever sees half of one.
 
     A link is followed; a new file gets the mode that any program would give it, an old one keeps
@@ -69,14 +100,14 @@ def _check(path: Path) -> Path:
     return target
 
 
-def _write_beside(target: Path, content: str, clean: ExitStack) -> Path:
+def _write_beside(target: Path, content: str | bytes, clean: ExitStack) -> Path:
     """The content in a file of another name, which is gone when `clean` closes."""
     with tempfile.NamedTemporaryFile(
-        "w", dir=target.parent, prefix=".muster-", delete=False, encoding="utf-8"
+        "wb", dir=target.parent, prefix=".muster-", delete=False
     ) as stream:
         unfinished = Path(stream.name)
         clean.callback(unfinished.unlink, missing_ok=True)
-        stream.write(content)
+        stream.write(content.encode("utf-8") if isinstance(content, str) else content)
     return unfinished
 
 

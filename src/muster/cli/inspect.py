@@ -3,13 +3,17 @@
 import gzip
 import json
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-from muster.cli.files import check_writable
+from muster.cli.files import check_outputs, write_whole
 from muster.cli.options import JSON, Strict
 from muster.errors import BadInput
 from muster.hardware import parse_cluster
+
+if TYPE_CHECKING:
+    from muster.proof.reading import Reading
 
 MOST_BYTES = 2 * 1024**3
 GZIP = b"\x1f\x8b"
@@ -26,14 +30,21 @@ def inspect(program: Path, hardware: str, trace: Path | None, as_json: bool) -> 
     """Read a scheduled HLO text: cycles by operation, collectives, timeline, findings."""
     from muster.proof.hlo import parse
     from muster.proof.reading import read_program
-    from muster.proof.trace import write_trace
+    from muster.proof.trace import trace_bytes
 
-    if trace is not None:
-        check_writable(trace, "--trace")
+    check_outputs({"--trace": trace}, [("the program itself", program)])
     cluster = parse_cluster(hardware)
     reading = read_program(parse(_text(program)), cluster)
-    if trace is not None:
-        write_trace(reading.timeline, trace, name=program.name)
+    try:
+        _show(reading, program, as_json=as_json)
+    finally:  # whoever reads the answer may have gone: the file is written all the same
+        if trace is not None:
+            compressed = trace.suffix == ".gz"
+            content = trace_bytes(reading.timeline, name=program.name, compressed=compressed)
+            write_whole({trace: content})
+
+
+def _show(reading: "Reading", program: Path, *, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(reading.to_json(), indent=1, allow_nan=False))
         return

@@ -2,12 +2,11 @@
 
 import json
 import re
-from collections.abc import Mapping
 from pathlib import Path
 
 import click
 
-from muster.cli.files import check_writable, write_whole
+from muster.cli.files import check_outputs, write_whole
 from muster.cli.options import CONSTANTS, JSON, Strict, fixed_ways, one_of, read_batch
 from muster.errors import BadInput, shorten
 from muster.hardware import parse_cluster
@@ -111,7 +110,10 @@ def plan(
     """
     if len(hardware) > 1 and (out or html or sweep):
         raise BadInput("--out, --html and --sweep are of one plan; give one --on with them")
-    _check_written(model, {"--out": out, "--html": html})
+    own = "the model's own config"
+    check_outputs(
+        {"--out": out, "--html": html}, [(own, Path(model)), (own, Path(model) / "config.json")]
+    )
     least = one_of(minimize, "--minimize", MINIMIZE)
     what = one_of(sweep, "--sweep", WHAT) if sweep is not None else None
     if what == "chips" and least != "time":
@@ -155,20 +157,6 @@ def plan(
     write_whole(files)
     _show(plans, curve, least, as_json=as_json)
     return 0 if any(each.fits for each in plans) else DOES_NOT_FIT
-
-
-def _check_written(model: str, files: Mapping[str, Path | None]) -> None:
-    """Refuse what cannot or must not be written, before anything is computed."""
-    given = {option: file for option, file in files.items() if file is not None}
-    for option, file in given.items():
-        check_writable(file, option)
-        if file.exists() and any(
-            each.is_file() and file.samefile(each)
-            for each in (Path(model), Path(model) / "config.json")
-        ):
-            raise BadInput(f"{file} is the model's own config; name another file to write")
-    if len({file.resolve() for file in given.values()}) < len(given):
-        raise BadInput(f"{' and '.join(given)} name the same file; give each its own")
 
 
 def _page(plan: Plan, restrictions: Restrictions, minimize: Minimize) -> str:

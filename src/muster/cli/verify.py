@@ -2,13 +2,13 @@
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from muster.cli.files import check_writable, write_whole
+from muster.cli.files import check_outputs, write_whole
 from muster.cli.options import JSON, Strict
 from muster.errors import BadInput, shorten
 
@@ -82,12 +82,9 @@ def verify(
     from muster.planner.plan_file import read_plan
     from muster.proof.compiler import compile_with_known_options
     from muster.proof.others import MOST_TRIED, try_others
-    from muster.proof.trace import write_trace
     from muster.proof.verdict import judge
 
-    for option, file in (("--trace", trace), ("--hlo", hlo), ("--out", out)):
-        if file is not None:
-            check_writable(file, option)
+    check_outputs({"--trace": trace, "--hlo": hlo, "--out": out}, [("the plan itself", plan)])
     options, seconds, asked = _options(flags), _seconds(timeout), _count(others)
     planned = read_plan(plan)
 
@@ -102,37 +99,79 @@ def verify(
         )
 
     verdict = judge(planned, compile_one(planned))
-    if trace is not None and verdict.timeline is not None:
-        write_trace(verdict.timeline, trace, name=planned.architecture.name)
-    if hlo is not None and verdict.compilation.text is not None:
-        hlo.write_bytes(verdict.compilation.text.read_bytes())
     tried: list[Tried] = []
     if not verdict.fits:
         unasked = MOST_TRIED if out is not None or verdict.compilation.compilers_fault else 0
         most = unasked if asked is None else asked
         short = verdict.memory is not None or verdict.compilation.status == "too_large"
         tried = list(try_others(planned, compile_one, most=most, short_of_memory=short))
-    if as_json:
-        document = verdict.to_json() | {"others": [each.to_json() for each in tried]}
-        click.echo(json.dumps(document, indent=1, allow_nan=False))
-    else:
-        from muster.report.verdict_report import print_others, print_verdict
-
-        print_verdict(verdict)
-        print_others(tried)
-    if out is not None:
-        _write_passing(out, verdict, tried)
+    try:
+        _show(verdict, tried, as_json=as_json)
+    finally:  # whoever reads the answer may have gone: the files are written all the same
+        _write(
+            {
+                ("--trace", trace): lambda path: _trace(verdict, path),
+                ("--hlo", hlo): lambda path: _program(verdict, path),
+                ("--out", out): lambda path: _passing(verdict, tried, path),
+            }
+        )
     return 0 if verdict.fits else DOES_NOT_PASS
 
 
-def _write_passing(out: Path, verdict: "Verdict", tried: "list[Tried]") -> None:
-    """Write the plan that passes; where none does, no file."""
+def _show(verdict: "Verdict", tried: "list[Tried]", *, as_json: bool) -> None:
+    if as_json:
+        document = verdict.to_json() | {"others": [each.to_json() for each in tried]}
+        click.echo(json.dumps(document, indent=1, allow_nan=False))
+        return
+    from muster.report.verdict_report import print_others, print_verdict
+
+    print_verdict(verdict)
+    print_others(tried)
+
+
+def _write(files: Mapping[tuple[str, Path | None], Callable[[Path], str | bytes | None]]) -> None:
+    """Write every file that can be written, then say which could not."""
+    failed = []
+    for (option, path), content_for in files.items():
+        if path is None:
+            continue
+        try:
+            content = content_for(path)
+            if content is not None:
+                write_whole({path: content})
+        except BadInput as error:
+            failed.append(f"{option}: {error}")
+        except OSError as error:
+            failed.append(f"{option}: cannot write {path}: {error.strerror or error}")
+    if failed:
+        raise BadInput("; ".join(failed))
+
+
+def _trace(verdict: "Verdict", path: Path) -> bytes | None:
+    from muster.proof.trace import trace_bytes
+
+    if verdict.timeline is None:
+        click.echo(f"muster: there is no program, so {path} is not written", err=True)
+        return None
+    name = verdict.planned.architecture.name
+    return trace_bytes(verdict.timeline, name=name, compressed=path.suffix == ".gz")
+
+
+def _program(verdict: "Verdict", path: Path) -> bytes | None:
+    if verdict.compilation.text is None:
+        click.echo(f"muster: there is no program, so {path} is not written", err=True)
+        return None
+    return verdict.compilation.text.read_bytes()
+
+
+def _passing(verdict: "Verdict", tried: "list[Tried]", path: Path) -> str | None:
+    """The plan that passes; where none does, no file."""
     passing = verdict.planned if verdict.fits else None
     passing = passing or next((each.planned for each in tried if each.passes), None)
     if passing is None:
-        click.echo(f"muster: nothing passes, so {out} is not written", err=True)
-        return
-    write_whole({out: json.dumps(passing.document, indent=1) + "\n"})
+        click.echo(f"muster: nothing passes, so {path} is not written", err=True)
+        return None
+    return json.dumps(passing.document, indent=1) + "\n"
 
 
 def _while_told[Out](what: str, run: Callable[[Callable[[str, float], None]], Out]) -> Out:

@@ -5,10 +5,8 @@ The format is Chrome's trace event format: complete events, times in microsecond
 
 import gzip
 import json
-from pathlib import Path
 from typing import Any
 
-from muster.errors import BadInput
 from muster.proof.costs import MAIN
 from muster.proof.timeline import Timeline
 
@@ -56,17 +54,7 @@ def trace_document(timeline: Timeline, *, name: str) -> dict[str, Any]:
     }
 
 
-def write_trace(timeline: Timeline, path: Path, *, name: str) -> None:
-    """Write a trace, compressed where the path ends in .gz.
-
-    Raises:
-        BadInput: the file cannot be written.
-    """
+def trace_bytes(timeline: Timeline, *, name: str, compressed: bool) -> bytes:
+    """What a trace's file holds, which a name that ends in .gz asks to be compressed."""
     data = json.dumps(trace_document(timeline, name=name), separators=(",", ":")).encode()
-    part = path.with_name(path.name + ".part")
-    try:
-        part.write_bytes(gzip.compress(data, mtime=0) if path.suffix == ".gz" else data)
-        part.replace(path)
-    except OSError as error:
-        part.unlink(missing_ok=True)
-        raise BadInput(f"cannot write {path}: {error.strerror}") from None
+    return gzip.compress(data, mtime=0) if compressed else data
