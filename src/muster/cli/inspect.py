@@ -1,7 +1,9 @@
 """`muster inspect`: the same reading of any scheduled TPU program, whoever compiled it."""
 
 import gzip
+import io
 import json
+import zlib
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,8 +13,11 @@ from muster.cli.files import check_outputs, write_whole
 from muster.cli.options import JSON, Strict
 from muster.errors import BadInput
 from muster.hardware import parse_cluster
+from muster.models.hf_config import printable
+from muster.planner.given import read_given
 
 if TYPE_CHECKING:
+    from muster.proof.hlo import Program
     from muster.proof.reading import Reading
 
 MOST_BYTES = 2 * 1024**3
@@ -28,13 +33,12 @@ GZIP = b"\x1f\x8b"
 @JSON
 def inspect(program: Path, hardware: str, trace: Path | None, as_json: bool) -> None:
     """Read a scheduled HLO text: cycles by operation, collectives, timeline, findings."""
-    from muster.proof.hlo import parse
     from muster.proof.reading import read_program
     from muster.proof.trace import trace_bytes
 
     check_outputs({"--trace": trace}, [("the program itself", program)])
     cluster = parse_cluster(hardware)
-    reading = read_program(parse(_text(program)), cluster)
+    reading = read_program(_program(program), cluster)
     try:
         _show(reading, program, as_json=as_json)
     finally:  # whoever reads the answer may have gone: the file is written all the same
@@ -54,14 +58,27 @@ def _show(reading: "Reading", program: Path, *, as_json: bool) -> None:
 
 
 def _text(path: Path) -> str:
+    where = printable(path)
+    content = read_given(path, most_bytes=MOST_BYTES, kind="program")
+    if content[:2] == GZIP:
+        try:
+            with gzip.GzipFile(fileobj=io.BytesIO(content)) as stream:
+                content = stream.read(MOST_BYTES + 1)
+        except (OSError, EOFError, zlib.error) as error:
+            raise BadInput(f"{where} is cut or damaged: {error}") from None
+        if len(content) > MOST_BYTES:
+            raise BadInput(f"{where} holds more text than any program")
     try:
-        if not path.is_file():
-            raise BadInput(f"no file {path}; give the text of a scheduled program")
-        if path.stat().st_size > MOST_BYTES:
-            raise BadInput(f"{path} is larger than any program")
-        content = path.read_bytes()
-        return (gzip.decompress(content) if content[:2] == GZIP else content).decode("utf-8")
+        return content.decode("utf-8-sig")
     except UnicodeDecodeError:
-        raise BadInput(f"{path} is not text; XLA writes it with --xla_dump_hlo_as_text") from None
-    except (OSError, EOFError) as error:
-        raise BadInput(f"cannot read {path}: {getattr(error, 'strerror', None) or error}") from None
+        raise BadInput(f"{where} is not text; XLA writes it with --xla_dump_hlo_as_text") from None
+
+
+def _program(path: Path) -> "Program":
+    from muster.proof.hlo import parse
+
+    text = _text(path)
+    try:
+        return parse(text)
+    except BadInput as error:
+        raise BadInput(f"{printable(path)}: {error}") from None

@@ -102,6 +102,8 @@ def run(arguments: list[str]) -> int:
     except (BrokenPipeError, SystemExit):
         # The reader (head, less) has what it wanted; click and rich answer that by exiting.
         _discard_output()
+    except MemoryError:
+        status = _fail("this machine's memory does not suffice for it", BAD_INPUT)
     except OSError as error:
         _discard_output()
         status = _fail(f"cannot write the answer: {error.strerror or error}", BAD_INPUT)

@@ -105,3 +105,39 @@ def test_stack_frames_lead_back_to_the_model() -> None:
 def test_what_is_no_program_is_refused(text: str) -> None:
     with pytest.raises(BadInput, match="HLO"):
         parse(text)
+
+
+def test_a_program_that_is_cut_is_refused() -> None:
+    text = text_of("llama-v5p-one-chip")
+    with pytest.raises(BadInput, match="the file is cut: no ENTRY computation"):
+        parse(text[: text.index("\nENTRY") + 1])
+    with pytest.raises(BadInput, match="the file is cut: its ENTRY computation has no end"):
+        parse(text[:-200])
+
+
+def test_a_line_cut_inside_a_bracket_takes_no_other_with_it() -> None:
+    count = 20_000
+    body = "\n".join(f"  %a{n} = f32[8]{{0}} negate(%x)" for n in range(count))
+    text = "HloModule x\n\nENTRY %main (x: f32[8]) -> f32[8] {\n  %c = f32[8]{0} add(%a,\n"
+    program = parse(f"{text}{body}\n}}\n")
+    assert len(program.main.ops) == count
+    assert program.unknown["line that is no operation"] == 1
+
+
+def test_a_string_that_never_ends_takes_no_other_line_with_it() -> None:
+    text = 'HloModule x\n\nENTRY %main () -> f32[8] {\n  %c = f32[8]{0} add(%a), m="\n'
+    body = "  %b = f32[8]{0} negate(%c)\n" * 30_000
+    assert len(parse(f"{text}{body}}}\n").main.ops) >= 30_000
+
+
+@pytest.mark.parametrize("layout", ["5", "0,0", "1,0"])
+def test_a_layout_beyond_the_rank_is_refused(layout: str) -> None:
+    op = f"  ROOT %c = f32[8]{{{layout}:T(8,128)}} parameter(0)"
+    with pytest.raises(BadInput, match="does not order its dims"):
+        parse(f"HloModule x\n\nENTRY %m () -> f32[8] {{\n{op}\n}}\n")
+
+
+def test_a_byte_order_mark_and_a_number_that_is_none() -> None:
+    assert parse("\ufeff" + SMALL).name == parse(SMALL).name
+    with pytest.raises(BadInput, match="not an HLO program"):
+        parse(SMALL.replace("num_partitions=4", "num_partitions=many"))

@@ -12,10 +12,10 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from muster.errors import BadInput
+from muster.errors import BadInput, shorten
 from muster.proof.hlo.known import is_known_opcode, is_known_target
 from muster.proof.hlo.program import Computation, Op, Program
-from muster.proof.hlo.scan import closing, depth, split, without_comments
+from muster.proof.hlo.scan import closing, depth_after, split, without_comments
 from muster.proof.hlo.shape import shape_at
 
 _HEADER = re.compile(r"(ENTRY\s+)?%?([\w.\-]+)\s*(?:\(.*\)\s*->.*)?\{\s*$", re.DOTALL)
@@ -28,6 +28,8 @@ _TABLES = ("FileNames", "FunctionNames", "FileLocations", "StackFrames")
 # Their parentheses hold a value, which may contain anything.
 _LITERALS = {"constant", "parameter", "iota"}
 _MOST_FRAMES = 64
+# Of one operation: a kernel's text in a string has some hundred.
+_MOST_LINES = 10_000
 
 
 @dataclass
@@ -38,15 +40,22 @@ class _Reading:
     tables: dict[str, dict[int, str]] = field(default_factory=dict)
     unknown: Counter[str] = field(default_factory=Counter)
     entry: str = ""
+    ended: bool = False  # whether the entry's last line was there
 
 
 def parse(text: str) -> Program:
     """Read a program.
 
     Raises:
-        BadInput: the text is no HLO module.
+        BadInput: the text is no HLO module, or not the whole of one.
     """
-    lines = text.splitlines()
+    try:
+        return _parse(text.removeprefix("\ufeff").splitlines())
+    except ValueError as error:  # such as num_partitions=many
+        raise BadInput(f"not an HLO program: {shorten(str(error))}") from None
+
+
+def _parse(lines: list[str]) -> Program:
     head = next((line for line in lines if line.startswith("HloModule")), None)
     if head is None:
         raise BadInput("not an HLO program: no line begins with HloModule")
@@ -55,13 +64,17 @@ def parse(text: str) -> Program:
     _read_all(lines, reading)
     if not reading.computations:
         raise BadInput("this HLO program has no computations")
+    if not reading.entry:
+        raise BadInput("the file is cut: no ENTRY computation")
+    if not reading.ended:
+        raise BadInput("the file is cut: its ENTRY computation has no end")
     return Program(
         name=head.removeprefix("HloModule").split(",")[0].strip(),
         scheduled=attributes.get("is_scheduled") == "true",
         partitions=int(attributes.get("num_partitions", "1")),
         replicas=int(attributes.get("replica_count", "1")),
         computations=reading.computations,
-        entry=reading.entry or next(reversed(reading.computations)),
+        entry=reading.entry,
         frames=_frames(reading.tables),
         unknown=reading.unknown,
     )
@@ -92,11 +105,11 @@ def _read_computation(lines: list[str], place: int, header: str, reading: _Readi
     if match is None:
         reading.unknown["computation header"] += 1
         return place
-    ops, thread = [], ""
+    ops, thread, is_ended = [], "", False
     while place < len(lines):
         line = lines[place]
         if ended := _END.fullmatch(line):
-            thread = ended.group(1) or ""
+            thread, is_ended = ended.group(1) or "", True
             place += 1
             break
         whole, place = _whole_op(lines, place)
@@ -115,24 +128,30 @@ def _read_computation(lines: list[str], place: int, header: str, reading: _Readi
         name = match.group(2)
         reading.computations[name] = Computation(name=name, ops=tuple(ops), thread=thread)
         if match.group(1):
-            reading.entry = name
+            reading.entry, reading.ended = name, is_ended
     return place
 
 
 def _whole_op(lines: list[str], place: int) -> tuple[str, int]:
-    """The text of the operation that begins at a line; strings in it may hold line breaks."""
-    text = lines[place]
+    """The text of the operation that begins at a line; strings in it may hold line breaks.
+
+    Where a line is cut, so that nothing closes what it opens, the operation is that line alone.
+    """
+    begun, last = place, min(len(lines), place + _MOST_LINES)
+    open_, in_string = depth_after(lines[place], 0, in_string=False)
     place += 1
-    while place < len(lines) and _may_go_on(text, lines[place]) and depth(text) > 0:
-        text += "\n" + lines[place]
+    while open_ > 0 or in_string:
+        if place == last or (not in_string and _begins(lines[place])):
+            return lines[begun], begun + 1
+        open_, in_string = depth_after(lines[place], open_, in_string=in_string)
         place += 1
-    return text, place
+    return "\n".join(lines[begun:place]), place
 
 
-def _may_go_on(text: str, following: str) -> bool:
-    """Whether an operation may go on in the next line; a quick look before an exact one."""
-    alike = text.count("{") == text.count("}") and text.count("(") == text.count(")")
-    return not alike or not (_END.fullmatch(following) or _OP.match(following))
+def _begins(line: str) -> bool:
+    """Whether a line outside of strings begins an operation, or begins or ends a computation."""
+    header = line[:1] not in {"", " ", "}"} and line.rstrip().endswith("{")
+    return header or bool(_END.fullmatch(line) or _OP.match(line))
 
 
 def _op(text: str) -> Op | None:
@@ -145,7 +164,7 @@ def _op(text: str) -> Op | None:
         if opcode is None:
             return None
         close = closing(text, opcode.end() - 1)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     inside, kind = text[opcode.end() : close], opcode.group(1)
     return Op(

@@ -3,25 +3,33 @@
 import re
 
 _MARKS = re.compile(r'"(?:[^"\\]|\\.)*"|[(){}\[\],]', re.DOTALL)
+_REST_OF_STRING = re.compile(r'(?:[^"\\]|\\.)*"', re.DOTALL)
 _COMMENT = re.compile(r"/\*.*?\*/")
 _OPENING, _CLOSING = "({[", ")}]"
 
 
-def depth(text: str) -> int:
-    """Brackets that are opened and not closed; those inside strings do not count.
+def depth_after(line: str, open_: int, *, in_string: bool) -> tuple[int, bool]:
+    """Brackets open at a line's end, those in strings not counted, and whether a string is.
 
-    >>> depth('f(a, {b="}"'), depth("f(a)")
-    (2, 0)
+    Args:
+        line: one line of several.
+        open_: brackets open before it.
+        in_string: whether it begins within a string.
+
+    >>> depth_after('f(a, {b="}', 0, in_string=False)
+    (2, True)
+    >>> depth_after('}", c})', 2, in_string=True)
+    (0, False)
     """
-    open_ = 0
-    for mark in _MARKS.finditer(text):
+    if in_string:
+        match = _REST_OF_STRING.match(line)
+        if match is None:
+            return open_, True
+        line = line[match.end() :]
+    for mark in _MARKS.finditer(line):
         sign = mark.group()
         open_ += (sign in _OPENING) - (sign in _CLOSING)
-    return open_ + (1 if _open_string(text) else 0)
-
-
-def _open_string(text: str) -> bool:
-    return '"' in _MARKS.sub(" ", text)
+    return open_, '"' in _MARKS.sub(" ", line)
 
 
 def closing(text: str, start: int) -> int:

@@ -13,6 +13,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 
+from muster.errors import BadInput, shorten
+
 # Bits of one number; formats of several bits a byte are packed in memory.
 BITS = {
     "pred": 8,
@@ -139,11 +141,16 @@ def _array(dtype: str, dims: str, layout: str | None) -> Shape:
     bits = _BITS.search(rest)
     tiles = _TILES.search(rest)
     space = _SPACE.search(rest)
-    sizes = (dim.strip().lstrip("<=") for dim in dims.split(","))  # <= bounds a dynamic dim
+    sizes = [dim.strip().lstrip("<=") for dim in dims.split(",")]  # <= bounds a dynamic dim
+    known = tuple(int(size) for size in sizes if size.isdecimal())
+    minor = tuple(int(dim) for dim in order.split(",") if dim.strip().isdecimal())
+    if sorted(minor) != list(range(len(minor))) or len(minor) > len(known):
+        shown = shorten(f"{dtype}[{dims}]{{{order}}}")
+        raise BadInput(f"not an HLO program: the layout of {shown} does not order its dims")
     return Shape(
         dtype=dtype,
-        dims=tuple(int(size) for size in sizes if size.isdigit()),
-        minor_to_major=tuple(int(dim) for dim in order.split(",") if dim.strip().isdigit()),
+        dims=known,
+        minor_to_major=minor,
         tiles=tuple(
             tuple(int(size) if size.isdigit() else -1 for size in tile.split(","))
             for tile in (tiles.group(1)[1:-1].split(")(") if tiles else ())
