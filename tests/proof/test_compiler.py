@@ -298,3 +298,34 @@ def test_whose_fault_it_was(
 ) -> None:
     child(monkeypatch, tmp_path, script)
     assert compile_plan(plan, folder=tmp_path / "kept").compilers_fault is fault
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"status": "odd"},
+        {"status": ["compiled"]},
+        {"message": 3},
+        {"compile_seconds": "2"},
+        {"peak_rss_bytes": None},
+        {"cost": {"flops": "many"}},
+        {"mesh": {"fsdp": 1.5}},
+        {"mesh": [2]},
+        {"memory": {**COMPILED["memory"], "code": "7"}},  # type: ignore[dict-item]
+        {"memory": None},
+        {"coordinates": [["a"]]},
+        {"coordinates": 3},
+        {"options": {"xla": 1}},
+    ],
+    ids=str,
+)
+def test_an_entry_with_values_of_other_kinds_is_made_again(
+    plan: PlannedRun, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, change: dict[str, object]
+) -> None:
+    child(monkeypatch, tmp_path, result_of(tmp_path, COMPILED))
+    first = compile_plan(plan, folder=tmp_path / "kept")
+    assert first.text is not None
+    written = first.text.parent / "result.json"
+    written.write_text(json.dumps(json.loads(written.read_text()) | change))
+    assert not compile_plan(plan, folder=tmp_path / "kept").kept
+    assert compile_plan(plan, folder=tmp_path / "kept").kept

@@ -12,15 +12,15 @@ from muster.proof import kept
 def put(folder: Path, key: str, *, size: int = 100, used: float = 0.0) -> Path:
     place = kept.entry(folder, key)
     place.mkdir(parents=True)
-    (place / kept.RESULT).write_text(json.dumps({"status": "compiled"}))
     (place / kept.PROGRAM).write_text("x" * size)
+    kept.written({"status": "compiled"}, place)
     os.utime(place / kept.RESULT, (used, used))
     return place
 
 
 def test_what_was_used_longest_ago_goes_first(tmp_path: Path) -> None:
     places = {key: put(tmp_path, key, used=when) for key, when in (("aa", 3), ("ab", 1), ("bb", 2))}
-    each = 100 + len(json.dumps({"status": "compiled"}))
+    each = 100 + (places["aa"] / kept.RESULT).stat().st_size
     kept.make_room(tmp_path, most_bytes=2 * each)
     assert {key for key, place in places.items() if place.exists()} == {"aa", "bb"}
     kept.mark_used(places["bb"])
@@ -53,6 +53,20 @@ def test_a_damaged_entry_is_none(tmp_path: Path, content: str) -> None:
     place.mkdir()
     (place / kept.RESULT).write_text(content)
     (place / kept.PROGRAM).write_text("")
+    assert kept.read_result(place) is None
+
+
+@pytest.mark.parametrize("content", [b"x" * 99, b"x" * 99 + b"y", b"x" * 101, b"\xff" * 100, b""])
+def test_a_program_that_is_not_the_one_written_is_none(tmp_path: Path, content: bytes) -> None:
+    place = put(tmp_path, "aa")
+    assert kept.read_result(place) == {"status": "compiled"}
+    (place / kept.PROGRAM).write_bytes(content)
+    assert kept.read_result(place) is None
+
+
+def test_an_entry_without_a_seal_is_none(tmp_path: Path) -> None:
+    place = put(tmp_path, "aa")
+    (place / kept.RESULT).write_text(json.dumps({"status": "compiled"}))
     assert kept.read_result(place) is None
 
 

@@ -9,10 +9,11 @@ import atexit
 import contextlib
 import hashlib
 import json
+import math
 import re
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
@@ -30,6 +31,7 @@ PARTS_COMPILED = ("muster", "model", "cluster", "workload", "layout")
 # Nor does the code that predicts it: what a plan chose is in the plan.
 CODE_APART = ("cli", "report", "validation", "proof", "launch", "planner", "roofline")
 
+STATUSES = ("compiled", "too_large", "refused", "died", "bad_input")
 type Status = Literal["compiled", "too_large", "refused", "died", "bad_input"]
 
 
@@ -157,6 +159,8 @@ def compile_plan(
         if result["status"] == "died":  # it may have been this machine's fault: never kept
             return replace(_compilation(result, work, was_kept=False), note=note)
         kept.written(result, work)
+        if _read(place, was_kept=True) is None:  # nothing, or what cannot be used
+            shutil.rmtree(place, ignore_errors=True)
         try:
             kept.keep(work, place)
         except OSError as error:
@@ -166,7 +170,9 @@ def compile_plan(
     if not note:
         kept.make_room(home, spare=place)
     done = _read(place, was_kept=False)
-    assert done is not None
+    if done is None:  # another hand removed it, or the child wrote what no compiler says
+        said = f"what the compiler wrote cannot be read back from {place}"
+        return Compilation(status="died", message=said, note=note)
     return replace(done, note=note)
 
 
@@ -283,9 +289,47 @@ def _check(planned: PlannedRun) -> None:
 def _read(place: Path, *, was_kept: bool) -> Compilation | None:
     result = kept.read_result(place)
     try:
-        return None if result is None else _compilation(result, place, was_kept=was_kept)
+        if result is None or not _is_sound(result):
+            return None
+        return _compilation(result, place, was_kept=was_kept)
     except (KeyError, TypeError, ValueError):  # of another version, or damaged
         return None
+
+
+def _is_sound(result: Mapping[str, Any]) -> bool:
+    """Whether the values of a result are of the kinds that a compilation has."""
+    places = result.get("coordinates", [])
+    return (
+        result["status"] in STATUSES
+        and all(isinstance(result.get(key, ""), str) for key in _TEXTS)
+        and all(_is_number(result.get(key, 0)) for key in _NUMBERS)
+        and _holds(result.get("cost", {}), _is_number)
+        and _holds(result.get("mesh", {}), _is_whole)
+        and all(_holds(result.get(key, {}), _is_text) for key in ("versions", "options"))
+        and (result["status"] != "compiled" or _holds(result["memory"], _is_whole))
+        and isinstance(places, list)
+        and all(isinstance(place, list) and all(map(_is_whole, place)) for place in places)
+    )
+
+
+_TEXTS = ("message", "detail", "space", "ended_by", "note")
+_NUMBERS = ("needed", "usable", "trace_seconds", "compile_seconds", "peak_rss_bytes")
+
+
+def _holds(value: object, of_kind: Callable[[object], bool]) -> bool:
+    return isinstance(value, dict) and all(map(of_kind, value.values()))
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str)
+
+
+def _is_whole(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _is_number(value: object) -> bool:
+    return _is_whole(value) or (isinstance(value, float) and math.isfinite(value))
 
 
 def _compilation(result: Mapping[str, Any], folder: Path, *, was_kept: bool) -> Compilation:

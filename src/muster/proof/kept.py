@@ -4,10 +4,12 @@
                         program.hlo.txt    the scheduled program, where there is one
 
 An entry is put in its place by a rename, so it is whole or not there. One that cannot be read all
-the same (a full disk, another hand) is as good as none.
+the same (a full disk, another hand), or whose program is not the one that was written, by its bytes
+and SHA-256, is as good as none.
 """
 
 import contextlib
+import hashlib
 import json
 import os
 import shutil
@@ -18,6 +20,7 @@ from typing import Any
 
 MOST_BYTES = 2 * 1024**3
 RESULT, PROGRAM = "result.json", "program.hlo.txt"
+SEAL = "program"  # in the result: the program's bytes and SHA-256
 UNFINISHED = "new-"  # what the folders of compilations that run are called, from here on
 # An unfinished folder this old belongs to a process that was killed.
 ABANDONED_SECONDS = 24 * 3600.0
@@ -41,10 +44,25 @@ def read_result(place: Path) -> dict[str, Any] | None:
         result = json.loads((place / RESULT).read_text("utf-8"))
         if not isinstance(result, dict) or "status" not in result:
             return None
-        whole = result["status"] != "compiled" or (place / PROGRAM).stat().st_size > 0
-    except (OSError, ValueError):
+        said = result.pop(SEAL, None)
+        if result["status"] == "compiled" and (said is None or said != _seal(place / PROGRAM)):
+            return None
+    except (OSError, ValueError, RecursionError):
         return None
-    return result if whole else None
+    return result
+
+
+def _seal(program: Path) -> dict[str, Any]:
+    """What a program is known again by.
+
+    Raises:
+        OSError: it cannot be read.
+        ValueError: it is empty or no text.
+    """
+    content = program.read_bytes()
+    if not content.decode("utf-8"):
+        raise ValueError("a program without text")
+    return {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
 
 
 def mark_used(place: Path) -> None:
@@ -112,5 +130,9 @@ def _abandoned(folder: Path) -> Iterator[Path]:
 
 
 def written(result: Mapping[str, Any], work: Path) -> None:
-    """Write a result into a folder."""
-    (work / RESULT).write_text(json.dumps(result), "utf-8")
+    """Write a result into a folder that has its program, where there is one."""
+    sealed = dict(result)
+    if result["status"] == "compiled":
+        with contextlib.suppress(OSError, ValueError):  # then it is not read back
+            sealed[SEAL] = _seal(work / PROGRAM)
+    (work / RESULT).write_text(json.dumps(sealed), "utf-8")
