@@ -2,6 +2,7 @@
 
 import copy
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -75,6 +76,18 @@ def test_other_documents_are_no_plans(value: object) -> None:
         ({"workload__batch_sequences": 63}, "63 sequences do not split over 8 batch ways"),
         ({"estimate__mfu": "high"}, "mfu is 'high'; it must be a number"),
         ({"cluster": ...}, "cluster is missing; it must be an object"),
+        ({"compiler": 3}, "compiler is 3; it must be an object"),
+        ({"compiler__options": ["x"]}, "options is ['x']; it must be an object"),
+        ({"compiler__options": {"--x": "1"}}, "compiler: options: '--x' is no option"),
+        ({"compiler__options": {"x": [1]}}, "options: 'x' is [1]; it must be text, a number"),
+        ({"compiler__options": {"x": None}}, "options: 'x' is None; it must be text, a number"),
+        ({"estimate__flops_per_token_causal": "x"}, "flops_per_token_causal is 'x'; it must be"),
+        ({"estimate__flops_per_token_recomputed": None}, "recomputed is None; it must be"),
+        ({"estimate__memory_per_chip": 3}, "memory_per_chip is 3; it must be an object"),
+        ({"estimate__memory_per_chip": {"total": {}}}, "memory_per_chip: total is {}; it must"),
+        ({"workload__sequence_length": 2**41}, "it must be at most 1,099,511,627,776"),
+        ({"workload__batch_sequences": 10**60}, "it must be at most 1,099,511,627,776"),
+        ({"workload__train_tokens": 10**400}, "it must be at most"),
     ],
     ids=str,
 )
@@ -89,6 +102,44 @@ def test_sequences_that_do_not_split_over_their_ways() -> None:
     document = changed(layout__fsdp=1, layout__sequence=8, workload__sequence_length=4092)
     with pytest.raises(BadInput, match="sequences of 4,092 tokens do not split 8 ways"):
         planned_run(document, where="p.json")
+
+
+def test_compiler_options_are_texts() -> None:
+    options = {"a": True, "b": False, "c": 3, "d": "x"}
+    run = planned_run(changed(compiler__options=options), where="p.json")
+    assert run.compiler_options == {"a": "true", "b": "false", "c": "3", "d": "x"}
+
+
+@pytest.mark.parametrize("number", ["Infinity", "-Infinity", "NaN", "1e400"])
+def test_numbers_that_are_not_finite(tmp_path: Path, number: str) -> None:
+    file = tmp_path / "plan.json"
+    file.write_text(json.dumps(changed(estimate__mfu="MFU")).replace('"MFU"', number))
+    with pytest.raises(BadInput, match=f"holds '{number}', which is not finite"):
+        read_plan(file)
+
+
+@pytest.mark.parametrize("name", ["a\nb", "\x1b[31mred", "\ud800", "x" * 1000])
+def test_a_name_that_would_not_stay_on_a_line_is_shown_otherwise(name: str) -> None:
+    shown = planned_run(changed(model__name=name), where="p.json").architecture.name
+    assert shown.isprintable()
+    assert len(shown) <= 100
+
+
+def test_devices_and_pipes_are_no_plans(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    for path in (pipe, Path("/dev/zero"), Path("/dev/null")):
+        with pytest.raises(BadInput, match="is a device or a pipe"):
+            read_plan(path)
+
+
+def test_a_pipe_of_the_shell_is_read() -> None:
+    reading, writing = os.pipe()
+    with os.fdopen(writing, "w") as stream:
+        stream.write(json.dumps({"muster": 1}))
+    with pytest.raises(BadInput, match="is not a plan"):
+        read_plan(Path(f"/dev/fd/{reading}"))
+    os.close(reading)
 
 
 def leaves(value: Any, path: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
@@ -129,7 +180,7 @@ def test_any_value_anywhere_is_read_or_refused_in_a_line(
 def test_files_that_are_none(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match=r"no file .*nowhere"):
         read_plan(tmp_path / "nowhere.json")
-    with pytest.raises(BadInput, match=r"cannot read .*: Is a directory"):
+    with pytest.raises(BadInput, match=r"is a folder; name the plan's file"):
         read_plan(tmp_path)
     for content in ("", "{", "[" * 100_000, '"\ud800"'.encode("utf-8", "surrogatepass")):
         file = tmp_path / "plan.json"

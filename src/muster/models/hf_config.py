@@ -52,8 +52,8 @@ def read_config(path: Path) -> dict[str, object]:
     return parse_config(content, where=where)
 
 
-def printable(path: Path) -> str:
-    """A path as it is typed; quoted, escaped and cut where it would not stay on one line."""
+def printable(path: Path | str) -> str:
+    """A path or a name as it is typed; quoted, escaped and cut where it leaves its line."""
     text = str(path)
     return text if text.isprintable() and len(text) <= MOST_OF_A_PATH else shorten(text)
 

@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -11,12 +12,19 @@ from muster.errors import BadInput, shorten
 from muster.hardware import Cluster, parse_cluster
 from muster.models.architecture import Architecture
 from muster.models.hf_config import architecture_from_config, printable
+from muster.planner.given import read_given
 from muster.planner.plan import SCHEMA
 from muster.roofline.remat import Remat, parse_remat
 from muster.roofline.workload import Workload
 from muster.sharding.mesh import Layout
 
 MOST_BYTES = 64 * 1024**2
+MOST_OF_A_BATCH = 2**40  # tokens of a sequence, sequences of a batch: more than anyone has
+MOST_TOKENS = 2**63
+# Of estimate.memory_per_chip, bytes.
+MEMORY_TERMS = (
+    "params", "optimizer", "gradients", "activations", "logits", "workspace", "total",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +55,7 @@ class PlannedRun:
         held = self.document.get("compiler")
         options = held.get("options") if isinstance(held, Mapping) else None
         if isinstance(options, Mapping):
-            return {str(name): str(value) for name, value in options.items()}
+            return {str(name): _option(value) for name, value in options.items()}
         compiler = self.cluster.chip.compiler
         return compiler.options if compiler else {}
 
@@ -60,17 +68,30 @@ def read_plan(path: Path) -> PlannedRun:
             belong together.
     """
     where = printable(path)
+    content = read_given(path, most_bytes=MOST_BYTES, kind="plan")
     try:
-        if path.stat().st_size > MOST_BYTES:
-            raise BadInput(f"{where} is larger than any plan")
-        document = json.loads(path.read_text("utf-8-sig"))
-    except FileNotFoundError:
-        raise BadInput(f"no file {where}") from None
-    except OSError as error:
-        raise BadInput(f"cannot read {where}: {error.strerror}") from None
+        document = json.loads(
+            content.decode("utf-8-sig"), parse_float=_finite, parse_constant=_finite
+        )
+    except _NotFiniteError as error:
+        raise BadInput(f"{where} holds {shorten(error.text)}, which is not finite") from None
     except (ValueError, RecursionError):
         raise BadInput(f"{where} is not a JSON file; `muster plan --out` writes plans") from None
     return planned_run(document, where=where)
+
+
+class _NotFiniteError(Exception):
+    """A number of a document that is none, as it is written there."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self.text = text
+
+
+def _finite(text: str) -> float:
+    if not math.isfinite(number := float(text)):  # also of 1e400
+        raise _NotFiniteError(text)
+    return number
 
 
 def is_plan(document: object) -> bool:
@@ -95,7 +116,9 @@ def planned_run(document: object, *, where: str) -> PlannedRun:
     model, cluster = part.part("model"), part.part("cluster")
     workload, estimate = part.part("workload"), part.part("estimate")
     config = model.part("config").holds
-    architecture = architecture_from_config(config, name=model.text("name"))
+    _check_options(part)
+    _check_optional(estimate)
+    architecture = architecture_from_config(config, name=printable(model.text("name")))
     filled = cluster.text("filled" if "filled" in cluster.holds else "slice")
     run = PlannedRun(
         architecture=architecture,
@@ -110,6 +133,45 @@ def planned_run(document: object, *, where: str) -> PlannedRun:
     )
     _check(run, where)
     return run
+
+
+def _option(value: object) -> str:
+    """A compiler option's value as the compiler takes it."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _check_options(plan: "_Part") -> None:
+    """Refuse compiler options that are none; a plan may have no word of them."""
+    if plan.holds.get("compiler") is None:
+        return
+    compiler = plan.part("compiler")
+    if compiler.holds.get("options") is None:
+        return
+    options = compiler.part("options")
+    for name, value in options.holds.items():
+        if not re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII):
+            raise BadInput(
+                f"{options.where}: {shorten(name)} is no option; they are like xla_tpu_x"
+            )
+        if not isinstance(value, (str, bool, int, float)) or (
+            isinstance(value, float) and not math.isfinite(value)
+        ):
+            raise BadInput(
+                f"{options.where}: {shorten(name)} is {shorten(value)}; it must be text, a number "
+                "or true or false"
+            )
+
+
+def _check_optional(estimate: "_Part") -> None:
+    """Refuse what a plan need not predict, where it does and the value is no number."""
+    for key in ("flops_per_token_causal", "flops_per_token_recomputed"):
+        if key in estimate.holds:
+            estimate.count(key)
+    if estimate.holds.get("memory_per_chip") is not None:
+        memory = estimate.part("memory_per_chip")
+        for key in MEMORY_TERMS:
+            if key in memory.holds:
+                memory.count(key)
 
 
 def _check(run: PlannedRun, where: str) -> None:
@@ -147,9 +209,13 @@ def _workload(part: "_Part") -> Workload:
     """
     master = "master_copy" in part.holds and part.flag("master_copy")
     return Workload(
-        sequence_length=part.whole("sequence_length"),
-        batch_sequences=part.whole("batch_sequences"),
-        train_tokens=None if part.holds.get("train_tokens") is None else part.whole("train_tokens"),
+        sequence_length=part.whole("sequence_length", most=MOST_OF_A_BATCH),
+        batch_sequences=part.whole("batch_sequences", most=MOST_OF_A_BATCH),
+        train_tokens=(
+            None
+            if part.holds.get("train_tokens") is None
+            else part.whole("train_tokens", most=MOST_TOKENS)
+        ),
         param_dtype="f32" if master else part.text("param_dtype"),
         compute_dtype=part.text("compute_dtype"),
         optimizer_dtype=part.text("optimizer_dtype"),
@@ -182,21 +248,33 @@ class _Part:
             self._refuse(key, "true or false")
         return value
 
-    def whole(self, key: str) -> int:
+    def whole(self, key: str, *, most: int | None = None) -> int:
         value = self.holds.get(key)
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
             self._refuse(key, "a whole number of at least 1")
+        if most is not None and value > most:
+            self._refuse(key, f"at most {most:,}")
         return value
 
     def number(self, key: str) -> float:
-        value = self.holds.get(key)
-        try:
-            number = math.nan if isinstance(value, bool) else float(value)  # type: ignore[arg-type]
-        except (TypeError, ValueError, OverflowError):
-            number = math.nan
-        if isinstance(value, str) or not 0 < number < math.inf:
+        if (number := self._float(key)) is None or number <= 0:
             self._refuse(key, "a number above 0")
         return number
+
+    def count(self, key: str) -> float:
+        if (number := self._float(key)) is None or number < 0:
+            self._refuse(key, "a number of at least 0")
+        return number
+
+    def _float(self, key: str) -> float | None:
+        """A finite number; None where it is none."""
+        value = self.holds.get(key)
+        if isinstance(value, bool) or not isinstance(value, (int, float)):
+            return None
+        try:
+            return float(value) if math.isfinite(value) else None
+        except OverflowError:
+            return None
 
     def _refuse(self, key: str, wanted: str) -> Never:
         found = shorten(self.holds[key]) if key in self.holds else "missing"

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from muster.planner.plan_file import PlannedRun
+from muster.planner.plan_file import MEMORY_TERMS, PlannedRun
 from muster.proof.compiler import Memory
 from muster.proof.hlo import Program, Shape
 from muster.proof.hlo.shape import HOST
@@ -137,11 +137,10 @@ def predicted_memory(planned: PlannedRun) -> dict[str, float]:
     if not isinstance(parts, Mapping):
         return {}
     devices = planned.cluster.chip.devices_per_chip
-    return {key: float(parts[key]) / devices for key in _PLANNED if key in parts}
+    return {key: float(parts[key]) / devices for key in MEMORY_TERMS if key in parts}
 
 
 _WITHIN = ("gradients", "activations", "logits", "workspace")
-_PLANNED = ("params", "optimizer", *_WITHIN, "total")
 
 
 def _sum(plan: Mapping[str, float], *keys: str) -> float | None:
