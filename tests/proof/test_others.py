@@ -3,10 +3,13 @@
 from dataclasses import replace
 from functools import cache
 
+import pytest
+
 from muster.hardware import parse_cluster
 from muster.models.hf_config import architecture_from_config
 from muster.planner.build import make_plan
 from muster.planner.plan_file import PlannedRun, planned_run
+from muster.proof import others as next_best
 from muster.proof.compiler import Compilation, Memory
 from muster.proof.memory import predicted_memory
 from muster.proof.others import other_plans, thriftier_plans, try_others
@@ -60,7 +63,17 @@ def test_a_plan_by_hand_lists_none_so_the_planner_is_asked() -> None:
 
 def test_entries_that_are_no_layouts_are_passed_over() -> None:
     good = planned().document["alternatives"][0]  # type: ignore[index]
-    bad = [None, {}, {"layout": {"fsdp": 7}, "cluster": "v5p:2x2x4", "remat": "none"}]
+    endless = dict(good) | {"step_seconds": float("inf")}
+    odd = dict(good) | {"layout": {"fsdp": float("nan")}}
+    huge = dict(good) | {"layout": {"fsdp": float("inf")}}
+    bad = [
+        None,
+        {},
+        endless,
+        odd,
+        huge,
+        {"layout": {"fsdp": 7}, "cluster": "v5p:2x2x4", "remat": "none"},
+    ]
     document = dict(planned().document) | {"alternatives": [*bad, good]}
     others = list(other_plans(replace(planned(), document=document)))
     assert [each.step_seconds for each in others] == [good["step_seconds"]]
@@ -99,3 +112,11 @@ def test_it_ends_after_as_many_as_were_asked_for() -> None:
     tried = list(try_others(planned(), too_large, most=2))
     assert [(each.passes, each.needed) for each in tried] == [(False, 9)] * 2
     assert not list(try_others(planned(), too_large, most=0))
+
+
+def test_none_is_made_where_none_is_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*given: object, **more: object) -> Compilation:
+        raise AssertionError((given, more))
+
+    monkeypatch.setattr(next_best, "make_plan", refuse)
+    assert not list(try_others(planned(), refuse, most=0))

@@ -9,7 +9,7 @@ those that need less by the plan's count.
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from itertools import chain
+from itertools import chain, islice
 from typing import Any, cast
 
 from muster.errors import MusterError
@@ -73,7 +73,7 @@ def try_others(
         short_of_memory: whether that is why it did not.
     """
     others = thriftier_plans(planned) if short_of_memory else other_plans(planned)
-    for other, _ in zip(others, range(most), strict=False):
+    for other in islice(others, most):
         tried = _judged(other, compile_one(other))
         yield tried
         if tried.passes:
@@ -156,10 +156,21 @@ def _listed(entry: object, planned: PlannedRun) -> Chosen | None:
     try:
         held = cast("Mapping[str, Any]", entry)
         ways = {axis: int(held["layout"].get(axis, 1)) for axis in AXES}
+        if not _is_finite(held):
+            return None
         cluster = parse_cluster(held["cluster"], constants=planned.cluster.chip.constants)
         return ways, parse_remat(held["remat"]), cluster
-    except (KeyError, TypeError, ValueError, AttributeError, MusterError):
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError, MusterError):
         return None
+
+
+def _is_finite(value: object) -> bool:
+    """Whether every number in a document is."""
+    if isinstance(value, Mapping):
+        return all(map(_is_finite, value.values()))
+    if isinstance(value, list):
+        return all(map(_is_finite, value))
+    return not isinstance(value, float) or math.isfinite(value)
 
 
 def _plan_of(
