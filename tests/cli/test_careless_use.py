@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from muster.cli import main
 from tests.cli.conftest import Muster
 
 PLAN = ("plan", "llama-3-8b", "--on", "v5p-16", "--batch", "64seq", "--seq", "4096")
@@ -135,3 +136,14 @@ def test_muster_alone_shows_its_help(muster: Muster) -> None:
     outcome = muster()
     assert outcome.status == 0
     assert "plan" in outcome.out
+
+
+def test_too_little_memory_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def ask_too_much(*given: object, **more: object) -> None:
+        raise MemoryError((given, more))
+
+    monkeypatch.setattr(main.cli, "main", ask_too_much)
+    assert main.run(["models"]) == 2
+    assert capsys.readouterr().err == "muster: this machine's memory does not suffice for it\n"

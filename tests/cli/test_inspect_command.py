@@ -24,6 +24,10 @@ def refused(path: Path) -> str:
     return said
 
 
+OP = "  ROOT %a = f32[8]{0} while(%a), condition=%m, body=%m"
+ENDLESS = f"HloModule x, is_scheduled=true\n\nENTRY %m (a: f32[8]) -> f32[8] {{\n{OP}\n}}\n"
+
+
 @pytest.mark.parametrize(
     ("content", "says"),
     [
@@ -32,8 +36,9 @@ def refused(path: Path) -> str:
         (TEXT[: TEXT.index("\nENTRY")].encode(), "the file is cut: no ENTRY computation"),
         (gzip.compress(TEXT.encode())[:20_000], "is cut or damaged"),
         (gzip.compress(TEXT.encode())[:40] + b"x" * 90, "is cut or damaged"),
+        (ENDLESS.encode(), "its computations call themselves"),
     ],
-    ids=["empty", "binary", "no entry", "cut", "damaged"],
+    ids=["empty", "binary", "no entry", "cut", "damaged", "endless"],
 )
 def test_the_file_is_named(tmp_path: Path, content: bytes, says: str) -> None:
     path = tmp_path / "program.hlo.txt"
@@ -53,3 +58,13 @@ def test_a_small_file_of_endless_text(tmp_path: Path, monkeypatch: pytest.Monkey
     path = tmp_path / "bomb.gz"
     path.write_bytes(gzip.compress(b" " * 10**7))
     assert "holds more text than any program" in refused(path)
+
+
+def test_a_trace_that_cannot_be_written_names_its_option(tmp_path: Path) -> None:
+    path = tmp_path / "x.hlo.txt"
+    path.write_text(TEXT, "utf-8")
+    arguments = [str(path), "--on", "v5p:2x2x1", "--trace", str(tmp_path / "no" / "t.json")]
+    done = CliRunner().invoke(command.inspect, arguments, standalone_mode=False)
+    assert isinstance(done.exception, BadInput)
+    assert str(done.exception).startswith("--trace: cannot write")
+    assert done.stdout == ""  # found before any work

@@ -84,6 +84,18 @@ def write_whole(files: Mapping[Path, str | bytes]) -> None:
                 raise BadInput(f"cannot write {_shown(path)}: {_reason(error)}") from None
 
 
+def write_option(option: str, path: Path, content: str | bytes) -> None:
+    """Write the whole file that an option names, or say which option's file could not be.
+
+    Raises:
+        BadInput: as `write_whole`.
+    """
+    try:
+        write_whole({path: content})
+    except BadInput as error:
+        raise BadInput(f"{option}: {error}") from None
+
+
 def _check(path: Path) -> Path:
     """Where the file really lies."""
     target = path.resolve()

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from muster.cli.files import check_outputs, write_whole
+from muster.cli.files import check_outputs, write_option
 from muster.cli.options import JSON, Strict
 from muster.errors import BadInput
 from muster.hardware import parse_cluster
@@ -38,14 +38,17 @@ def inspect(program: Path, hardware: str, trace: Path | None, as_json: bool) -> 
 
     check_outputs({"--trace": trace}, [("the program itself", program)])
     cluster = parse_cluster(hardware)
-    reading = read_program(_program(program), cluster)
+    try:
+        reading = read_program(_program(program), cluster)
+    except RecursionError:
+        raise BadInput(f"{printable(program)}: its computations call themselves") from None
     try:
         _show(reading, program, as_json=as_json)
     finally:  # whoever reads the answer may have gone: the file is written all the same
         if trace is not None:
             compressed = trace.suffix == ".gz"
             content = trace_bytes(reading.timeline, name=program.name, compressed=compressed)
-            write_whole({trace: content})
+            write_option("--trace", trace, content)
 
 
 def _show(reading: "Reading", program: Path, *, as_json: bool) -> None:
@@ -54,7 +57,7 @@ def _show(reading: "Reading", program: Path, *, as_json: bool) -> None:
         return
     from muster.report.verdict_report import print_reading
 
-    print_reading(reading, program.name)
+    print_reading(reading, printable(program.name))
 
 
 def _text(path: Path) -> str:

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from muster.cli.files import check_outputs, write_whole
+from muster.cli.files import check_outputs, write_option
 from muster.cli.options import JSON, Strict
 from muster.errors import BadInput, shorten
+from muster.models.hf_config import printable
 
 if TYPE_CHECKING:
     from muster.planner.plan_file import PlannedRun
@@ -138,11 +139,12 @@ def _write(files: Mapping[tuple[str, Path | None], Callable[[Path], str | bytes 
         try:
             content = content_for(path)
             if content is not None:
-                write_whole({path: content})
+                write_option(option, path, content)
         except BadInput as error:
-            failed.append(f"{option}: {error}")
-        except OSError as error:
-            failed.append(f"{option}: cannot write {path}: {error.strerror or error}")
+            failed.append(str(error))
+        except OSError as error:  # the program is not where it was kept
+            said = error.strerror or error
+            failed.append(f"{option}: cannot write {printable(path)}: {said}")
     if failed:
         raise BadInput("; ".join(failed))
 
@@ -151,7 +153,7 @@ def _trace(verdict: "Verdict", path: Path) -> bytes | None:
     from muster.proof.trace import trace_bytes
 
     if verdict.timeline is None:
-        click.echo(f"muster: there is no program, so {path} is not written", err=True)
+        click.echo(f"muster: there is no program, so {printable(path)} is not written", err=True)
         return None
     name = verdict.planned.architecture.name
     return trace_bytes(verdict.timeline, name=name, compressed=path.suffix == ".gz")
@@ -159,7 +161,7 @@ def _trace(verdict: "Verdict", path: Path) -> bytes | None:
 
 def _program(verdict: "Verdict", path: Path) -> bytes | None:
     if verdict.compilation.text is None:
-        click.echo(f"muster: there is no program, so {path} is not written", err=True)
+        click.echo(f"muster: there is no program, so {printable(path)} is not written", err=True)
         return None
     return verdict.compilation.text.read_bytes()
 
@@ -169,7 +171,7 @@ def _passing(verdict: "Verdict", tried: "list[Tried]", path: Path) -> str | None
     passing = verdict.planned if verdict.fits else None
     passing = passing or next((each.planned for each in tried if each.passes), None)
     if passing is None:
-        click.echo(f"muster: nothing passes, so {path} is not written", err=True)
+        click.echo(f"muster: nothing passes, so {printable(path)} is not written", err=True)
         return None
     return json.dumps(passing.document, indent=1) + "\n"
 

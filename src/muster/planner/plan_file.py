@@ -20,6 +20,7 @@ from muster.sharding.mesh import Layout
 
 MOST_BYTES = 64 * 1024**2
 MOST_OF_A_BATCH = 2**40  # tokens of a sequence, sequences of a batch: more than anyone has
+MOST_OF_A_NUMBER = 1e100
 MOST_TOKENS = 2**63
 # Of estimate.memory_per_chip, bytes.
 MEMORY_TERMS = (
@@ -271,10 +272,10 @@ class _Part:
         value = self.holds.get(key)
         if isinstance(value, bool) or not isinstance(value, (int, float)):
             return None
-        try:
-            return float(value) if math.isfinite(value) else None
-        except OverflowError:
-            return None
+        if value > MOST_OF_A_NUMBER:  # what is reckoned from it would not be finite
+            self._refuse(key, f"at most {MOST_OF_A_NUMBER:g}")
+        value = max(value, -1)  # below 0 all are the same; NaN stays
+        return None if math.isnan(value) else float(value)
 
     def _refuse(self, key: str, wanted: str) -> Never:
         found = shorten(self.holds[key]) if key in self.holds else "missing"
