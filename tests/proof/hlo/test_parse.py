@@ -141,3 +141,11 @@ def test_a_byte_order_mark_and_a_number_that_is_none() -> None:
     assert parse("\ufeff" + SMALL).name == parse(SMALL).name
     with pytest.raises(BadInput, match="not an HLO program"):
         parse(SMALL.replace("num_partitions=4", "num_partitions=many"))
+
+
+def test_a_bracket_in_a_string_that_goes_on_in_the_next_line_closes_nothing() -> None:
+    op = '  ROOT %c = f32[8]{0} negate(%a), metadata={op_name="x}\n  %no = }\ny" source_line=3}'
+    program = parse(f"HloModule x\n\nENTRY %m () -> f32[8] {{\n{op}\n}}\n")
+    assert [each.name for each in program.main.ops] == ["c"]
+    assert program.main.root.op_name == "x}\n  %no = }\ny"
+    assert not program.unknown

@@ -3,6 +3,7 @@
 import re
 
 _MARKS = re.compile(r'"(?:[^"\\]|\\.)*"|[(){}\[\],]', re.DOTALL)
+_MARKS_OF_A_LINE = re.compile(_MARKS.pattern + '|"', re.DOTALL)
 _REST_OF_STRING = re.compile(r'(?:[^"\\]|\\.)*"', re.DOTALL)
 _COMMENT = re.compile(r"/\*.*?\*/")
 _OPENING, _CLOSING = "({[", ")}]"
@@ -26,10 +27,12 @@ def depth_after(line: str, open_: int, *, in_string: bool) -> tuple[int, bool]:
         if match is None:
             return open_, True
         line = line[match.end() :]
-    for mark in _MARKS.finditer(line):
+    for mark in _MARKS_OF_A_LINE.finditer(line):
         sign = mark.group()
+        if sign == '"':  # the rest of the line is in a string that goes on
+            return open_, True
         open_ += (sign in _OPENING) - (sign in _CLOSING)
-    return open_, '"' in _MARKS.sub(" ", line)
+    return open_, False
 
 
 def closing(text: str, start: int) -> int:
