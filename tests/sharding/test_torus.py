@@ -15,7 +15,7 @@ NAMES = ("data", "fsdp", "sequence", "expert", "tensor")
 
 def places(pieces: tuple[Piece, ...]) -> set[tuple[int, ...]]:
     """Offsets of a group's chips along the physical axes."""
-    found = {(0, 0, 0)}
+    found: set[tuple[int, ...]] = {(0, 0, 0)}
     for piece in pieces:
         found = {
             tuple(at + n * piece.stride * (axis == piece.axis) for axis, at in enumerate(spot))
@@ -27,11 +27,12 @@ def places(pieces: tuple[Piece, ...]) -> set[tuple[int, ...]]:
 
 @given(shape=SHAPES, data=st.data())
 def test_all_chips_are_taken_once(shape: tuple[int, ...], data: st.DataObject) -> None:
-    left, ways = math.prod(shape), {}
-    for name in NAMES[:-1]:
-        ways[name] = data.draw(st.sampled_from([d for d in range(1, left + 1) if left % d == 0]))
-        left //= ways[name]
-    layout = Layout(**ways, tensor=left)
+    left = math.prod(shape)
+    ways: list[int] = []
+    for _ in NAMES[:-1]:
+        ways.append(data.draw(st.sampled_from([d for d in range(1, left + 1) if left % d == 0])))
+        left //= ways[-1]
+    layout = Layout(data=ways[0], fsdp=ways[1], sequence=ways[2], expert=ways[3], tensor=left)
     found = placement(shape, layout)
     every = tuple(piece for pieces in found.values() for piece in pieces)
     assert math.prod(piece.ways for piece in every) == math.prod(shape)
