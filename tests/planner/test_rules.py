@@ -6,7 +6,6 @@ from muster.hardware import parse_cluster
 from muster.models.registry import find_model
 from muster.planner.closed_form import candidates
 from muster.planner.rules import Rule, rules_of_thumb
-from muster.report.rules_text import condition
 from muster.roofline.params import param_counts
 from muster.roofline.workload import Workload
 
@@ -118,9 +117,3 @@ def test_experts_ask_for_more_tokens() -> None:
     ratio = (experts["fsdp"].bound or 0) / (dense["fsdp"].bound or 1)
     stored, active = 58 * 257 * 2048 + 3 * 18432, 58 * 9 * 2048 + 3 * 18432
     assert ratio == pytest.approx(stored / active, rel=1e-6)
-
-
-def test_a_rule_that_just_holds_still_says_which_way() -> None:
-    """64 chips for 64 sequences are as many as may be, not as few."""
-    rule = Rule(id="a", statement="", value=64, bound=64, holds=True, at_most=True)
-    assert condition(rule) == ("64 <= 64?", "yes")

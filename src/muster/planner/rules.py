@@ -36,18 +36,13 @@ BOOK_CHECKPOINTS = 2
 
 @dataclass(frozen=True, kw_only=True)
 class Rule:
-    """A rule of thumb; `holds` is None where there is nothing to compare.
-
-    Attributes:
-        at_most: whether the value is to be at most the bound; else at least.
-    """
+    """A rule of thumb; `holds` is None where there is nothing to compare."""
 
     id: str
     statement: str
     value: float
     bound: float | None = None
     holds: bool | None = None
-    at_most: bool = False
 
 
 def rules_of_thumb(
@@ -111,7 +106,6 @@ def _sequences(cluster: Cluster, workload: Workload) -> Rule:
         value=cluster.chips,
         bound=workload.batch_sequences,
         holds=cluster.chips <= workload.batch_sequences,
-        at_most=True,
     )
 
 
@@ -138,7 +132,6 @@ def _torus(cluster: Cluster, torus: Torus, workload: Workload, widths: Widths) -
         value=cluster.slice.chips,
         bound=tensor,
         holds=cluster.slice.chips <= tensor,
-        at_most=True,
     )
     if len(axes) > 1:
         yield from _mixed(cluster, workload, widths, alpha, axes)
@@ -224,7 +217,6 @@ def _switched(
         value=chips,
         bound=most,
         holds=chips <= most,
-        at_most=True,
     )
     if cluster.slices > 1:
         yield _between_slices(cluster, network.scale_out_bandwidth, workload, widths)

@@ -16,7 +16,7 @@ _LETTERS = (
 def condition(rule: Rule) -> tuple[str, str]:
     """What the rule asks, and whether it is so; a rule that only computes asks nothing.
 
-    >>> condition(Rule(id="a", statement="", value=8960, bound=1024, holds=False, at_most=True))
+    >>> condition(Rule(id="a", statement="", value=8960, bound=1024, holds=False))
     ('8,960 <= 1,024?', 'no')
     >>> condition(Rule(id="a", statement="", value=468, bound=113, holds=True))
     ('468 >= 113?', 'yes')
@@ -24,7 +24,8 @@ def condition(rule: Rule) -> tuple[str, str]:
     value = _number(rule.value)
     if rule.bound is None or rule.holds is None:
         return value, ""
-    return f"{value} {'<=' if rule.at_most else '>='} {_number(rule.bound)}?", (
+    wants_more = (rule.value >= rule.bound) is rule.holds
+    return f"{value} {'>=' if wants_more else '<='} {_number(rule.bound)}?", (
         "yes" if rule.holds else "no"
     )
 
