@@ -87,7 +87,8 @@ def test_options_that_are_refused_are_left_out(tmp_path: Path) -> None:
     plan = small("llama-v5p-one-chip")
     made = compile_with_known_options(plan, options, folder=tmp_path)
     assert made.status == "compiled"
-    assert made.refused == ("xla_tpu_no_such_option=true", "xla_tpu_scoped_vmem_limit_kib=lots")
+    # The compiler names one at a time, in no order that it promises.
+    assert set(made.refused) == {f"{name}={value}" for name, value in options.items()}
 
 
 def test_an_unknown_option_is_refused(tmp_path: Path) -> None:
