@@ -14,6 +14,7 @@ from muster.models.architecture import Architecture
 from muster.models.hf_config import architecture_from_config, printable
 from muster.planner.given import read_given
 from muster.planner.plan import SCHEMA
+from muster.planner.step_choices import DEFAULT_STEP, StepChoices, step_choices
 from muster.roofline.remat import Remat, parse_remat
 from muster.roofline.workload import Workload
 from muster.sharding.mesh import Layout
@@ -38,6 +39,7 @@ class PlannedRun:
         mfu: the same as a share of peak, in the 6N convention.
         flops_per_token: 6 x active parameters, which that MFU counts.
         document: the plan's whole JSON object.
+        step: how the step is written.
     """
 
     architecture: Architecture
@@ -49,6 +51,7 @@ class PlannedRun:
     mfu: float
     flops_per_token: float
     document: Mapping[str, object]
+    step: StepChoices = DEFAULT_STEP
 
     @property
     def compiler_options(self) -> Mapping[str, str]:
@@ -131,6 +134,7 @@ def planned_run(document: object, *, where: str) -> PlannedRun:
         mfu=estimate.number("mfu"),
         flops_per_token=estimate.number("flops_per_token"),
         document=part.holds,
+        step=step_choices(part.holds, where=where),
     )
     _check(run, where)
     return run

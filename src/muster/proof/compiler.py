@@ -27,9 +27,9 @@ from muster.proof.child import FROM_OUTSIDE, Progress, run_child
 
 PACKAGES = ("jax", "jaxlib", "libtpu")
 # What a plan predicts does not change the program that it is compiled to.
-PARTS_COMPILED = ("muster", "model", "cluster", "workload", "layout")
+PARTS_COMPILED = ("muster", "model", "cluster", "workload", "layout", "step")
 # Nor does the code that predicts it: what a plan chose is in the plan.
-CODE_APART = ("cli", "report", "validation", "proof", "launch", "planner", "roofline")
+CODE_APART = ("cli", "report", "validation", "proof", "launch", "planner", "roofline", "tune")
 
 STATUSES = ("compiled", "too_large", "refused", "died", "bad_input")
 type Status = Literal["compiled", "too_large", "refused", "died", "bad_input"]
@@ -141,7 +141,11 @@ def compile_plan(
     """
     _check(planned)
     request = {
-        "plan": {part: planned.document[part] for part in (*PARTS_COMPILED, "estimate")},
+        "plan": {
+            part: planned.document[part]
+            for part in (*PARTS_COMPILED, "estimate")
+            if part in planned.document  # a step of nothing but defaults is not written
+        },
         "options": dict(planned.compiler_options if options is None else options),
         "layers": layers,
     }
@@ -243,7 +247,7 @@ def _for_this_process() -> Path:
 
 def content_key(request: Mapping[str, Any]) -> str:
     """The SHA-256 of everything that a compilation depends on."""
-    plan = {part: request["plan"][part] for part in PARTS_COMPILED}
+    plan = {part: request["plan"][part] for part in PARTS_COMPILED if part in request["plan"]}
     content = {**request, "plan": plan, "versions": versions(), "code": code_hash()}
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 

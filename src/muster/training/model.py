@@ -27,6 +27,7 @@ import jax.numpy as jnp
 
 from muster.models.architecture import Architecture, Attention, Experts, Layer
 from muster.models.numerics import Activation, Numerics, numerics
+from muster.planner.step_choices import DEFAULT_STEP, StepChoices
 from muster.roofline.remat import Remat
 from muster.sharding.rules import MeshAxes
 from muster.training.batch import Batch
@@ -68,6 +69,7 @@ class Model:
         compute_dtype: of matmuls and of the activations between them.
         remat: what a layer computes again in the backward pass.
         dispatch: how tokens reach their experts.
+        choices: what changes how the step is written and not what it computes.
     """
 
     architecture: Architecture
@@ -77,6 +79,7 @@ class Model:
     remat: Remat = Remat.NONE
     dispatch: Dispatch = DROPLESS
     attention: str = ""
+    choices: StepChoices = DEFAULT_STEP
 
     @cached_property
     def numerics(self) -> Numerics:
@@ -160,7 +163,12 @@ def _run_of_layers(
         x_BtD, more = decoder_layer(shards, x_BtD, layer, batch, angles, model)
         return (x_BtD, losses + more), None
 
-    carry, _ = jax.lax.scan(recomputing(one, model.remat), (x_BtD, losses), stacked)
+    carry, _ = jax.lax.scan(
+        recomputing(one, model.remat),
+        (x_BtD, losses),
+        stacked,
+        unroll=model.choices.layers_unrolled,
+    )
     return carry
 
 

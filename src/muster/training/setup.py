@@ -15,6 +15,7 @@ from muster.errors import BadInput
 from muster.models.architecture import Architecture
 from muster.models.numerics import numerics
 from muster.planner.plan_file import PlannedRun
+from muster.planner.step_choices import DEFAULT_STEP, StepChoices
 from muster.planner.trainable import training_obstacles
 from muster.roofline.remat import Remat
 from muster.roofline.workload import Workload
@@ -77,11 +78,16 @@ def make_model(
         remat=planned.remat,
         dispatch=dispatch,
         devices=devices,
+        choices=planned.step,
     )
 
 
 def _attend(
-    architecture: Architecture, mesh: Mesh, sequence_length: int, dtype: jnp.dtype
+    architecture: Architecture,
+    mesh: Mesh,
+    sequence_length: int,
+    dtype: jnp.dtype,
+    choices: StepChoices,
 ) -> tuple[Attend, str]:
     """The attention that suits the mesh's devices and the model's shapes, and its name and why."""
     N, K, H = architecture.num_heads, architecture.num_kv_heads, architecture.head_dim
@@ -96,6 +102,7 @@ def _attend(
         head_dim=H,
         dtype=dtype,
         documents=most_documents(sequence_length),
+        blocks=choices.attention_blocks,
     )
 
     def mixed(
@@ -148,6 +155,7 @@ def model_on(
     remat: Remat = Remat.NONE,
     dispatch: Dispatch = DROPLESS,
     devices: Sequence[jax.Device] | None = None,
+    choices: StepChoices = DEFAULT_STEP,
 ) -> Model:
     """A model in a layout on the devices that are there.
 
@@ -158,7 +166,7 @@ def model_on(
     mesh, dtype = make_mesh(layout, devices), jnp.dtype(compute_dtype)
     whole = sequence_length % (layout.sequence * layout.tensor) == 0
     pieces = torus_pieces(layout, list(mesh.devices[0].flat))
-    attend, attention = _attend(architecture, mesh, sequence_length, dtype)
+    attend, attention = _attend(architecture, mesh, sequence_length, dtype, choices)
     return Model(
         architecture=architecture,
         partition=Partition(mesh=mesh, layout=layout, sequence_parallel=whole, pieces=pieces),
@@ -167,6 +175,7 @@ def model_on(
         compute_dtype=dtype,
         remat=remat,
         dispatch=dispatch,
+        choices=choices,
     )
 
 
@@ -203,7 +212,10 @@ class Program:
 def make_program(
     workload: Workload, model: Model, optimizer: OptimizerConfig, objective: Objective
 ) -> Program:
-    """Lay out the state and the batch of a model's training step; nothing is allocated."""
+    """Lay out the state and the batch of a model's training step; nothing is allocated.
+
+    Chunks of the loss are those of the objective, else those that the plan chose.
+    """
     place, update = model.partition, make_optimizer(optimizer)
     params = abstract_params(model.architecture, place, jnp.dtype(jax_dtype(workload.param_dtype)))
     abstract = TrainState(
@@ -219,7 +231,10 @@ def make_program(
     return Program(
         model=model,
         optimizer=update,
-        objective=objective,
+        objective=replace(
+            objective,
+            chunk_tokens=objective.chunk_tokens or model.choices.loss_chunk_tokens,
+        ),
         state=state,
         batch=abstract_batch(workload, place),
     )

@@ -10,9 +10,10 @@ import jax.numpy as jnp
 import pytest
 
 from muster.errors import BadInput
+from muster.planner.step_choices import AttentionBlocks
 from muster.sharding.mesh import Layout
 from muster.training.attention import Masking
-from muster.training.attention.splash import SplashBlocks, splash
+from muster.training.attention.splash import splash
 from muster.training.partition import make_mesh
 from tests.training.attention.cases import equals_reference, inputs, packed
 from tests.training.attention.on_mesh import on_mesh
@@ -25,7 +26,7 @@ TOLERANCE = 1e-5
 @pytest.mark.parametrize(("window", "fused"), [(None, False), (200, False), (None, True)])
 def test_equals_the_reference(window: int | None, fused: bool) -> None:
     mask = Masking(segments=packed(2, 512), window=window)
-    blocks = SplashBlocks(queries=128, keys=256, keys_computed=128, fused_backward=fused)
+    blocks = AttentionBlocks(queries=128, keys=256, keys_computed=128, fused_backward=fused)
     attend = splash(blocks=blocks, interpret=True)
     equals_reference(attend, inputs(2, 512, 4, 2, 64), mask, tolerance=TOLERANCE)
 
@@ -41,7 +42,7 @@ def test_equals_the_reference(window: int | None, fused: bool) -> None:
 )
 def test_equals_the_reference_over_a_mesh(layout: Layout, window: int | None) -> None:
     ways = layout.sequence
-    blocks = SplashBlocks(queries=128, keys=128)
+    blocks = AttentionBlocks(queries=128, keys=128)
     attend = on_mesh(splash(ways, blocks=blocks, interpret=True), make_mesh(layout))
     mask = Masking(segments=packed(2, 512), window=window)
     if ways > 1:

@@ -10,13 +10,11 @@ from muster.training.attention.choose import ChosenAttention, attention_for
 from muster.training.attention.context import balanced_order
 from muster.training.attention.masking import Masking
 from muster.training.attention.signature import Attend
-from muster.training.attention.splash import SplashBlocks
 
 __all__ = [
     "Attend",
     "ChosenAttention",
     "Masking",
-    "SplashBlocks",
     "attention_for",
     "balanced_order",
 ]

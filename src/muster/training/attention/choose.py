@@ -6,11 +6,12 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
+from muster.planner.step_choices import DEFAULT_STEP, LANES, AttentionBlocks
 from muster.training.attention import blockwise, reference
 from muster.training.attention.context import balanced_order, gathered
 from muster.training.attention.cudnn import cudnn, refusal
 from muster.training.attention.signature import Attend, check_heads
-from muster.training.attention.splash import LANES, SplashBlocks, splash
+from muster.training.attention.splash import splash
 
 # Up to here all scores at once are as fast on a CPU as blocks of them, and fit in cache.
 SHORT = 128
@@ -46,7 +47,7 @@ def attention_for(
     head_dim: int,
     dtype: jax.typing.DTypeLike,
     documents: int | None = None,
-    splash_blocks: SplashBlocks | None = None,
+    blocks: AttentionBlocks = DEFAULT_STEP.attention_blocks,
 ) -> ChosenAttention:
     """Choose attention for a mesh's devices and a model's shapes.
 
@@ -58,7 +59,7 @@ def attention_for(
         head_dim: of the model, H.
         dtype: that attention computes in.
         documents: most documents that a row can have, if that is known.
-        splash_blocks: of the TPU kernels, if they are used.
+        blocks: of the TPU kernels, if they are used.
 
     Raises:
         BadInput: heads or tokens cannot be split as the mesh says.
@@ -76,9 +77,7 @@ def attention_for(
 
     match mesh.devices.flat[0].platform:
         case "tpu" if chunk % LANES == 0:
-            return chosen(
-                "splash", splash(ways, blocks=splash_blocks), "the Pallas kernel for TPUs"
-            )
+            return chosen("splash", splash(ways, blocks=blocks), "the Pallas kernel for TPUs")
         case "tpu":
             why = f"the TPU kernel takes multiples of {LANES} tokens and chunks here have {chunk}"
             return chosen("blockwise", in_blocks, why)

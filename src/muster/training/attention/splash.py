@@ -7,7 +7,6 @@ parallelism a chip has its own rows of the kernel's table of blocks, and all of 
 Letters: B sequences, T tokens of a chip, N query heads, K KV heads, H head_dim.
 """
 
-from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -17,61 +16,39 @@ import numpy as np
 from jax import lax
 
 from muster.errors import BadInput
+from muster.planner.step_choices import DEFAULT_STEP, LANES, AttentionBlocks
 from muster.training.attention.context import AXIS, balanced_order, whole_row
 from muster.training.attention.masking import Masking
 from muster.training.attention.signature import Attend
 from muster.training.recompute import MIXING
 
-LANES = 128  # of a TPU's vector registers; every block is a multiple of them
 
+def library_blocks(blocks: AttentionBlocks, chunk: int) -> Any:
+    """The library's block sizes for rows of equal chunks that no block may straddle.
 
-@dataclass(frozen=True, kw_only=True)
-class SplashBlocks:
-    """Tokens of the kernels' blocks, each at most; a divisor of the row is used.
-
-    Attributes:
-        queries: held in VMEM by the forward kernel.
-        keys: brought to VMEM at once by the forward kernel.
-        keys_computed: multiplied at once by the forward kernel.
-        backward_queries: as `queries`, of the kernel for dK and dV.
-        backward_keys: as `keys`, of the kernel for dK and dV.
-        backward_keys_computed: as `keys_computed`, of the kernel for dK and dV.
-        dq_queries: as `queries`, of the kernel for dQ.
-        dq_keys: as `keys`, of the kernel for dQ.
-        fused_backward: whether one kernel computes dQ as well, in parts that are then added up.
+    Raises:
+        BadInput: the chunk is not a multiple of 128 tokens.
     """
-
-    queries: int = 512
-    keys: int = 512
-    keys_computed: int = 512
-    backward_queries: int = 512
-    backward_keys: int = 512
-    backward_keys_computed: int = 512
-    dq_queries: int = 512
-    dq_keys: int = 512
-    fused_backward: bool = False
-
-    def fitted(self, chunk: int) -> Any:
-        """The library's block sizes for rows of equal chunks that no block may straddle.
-
-        Raises:
-            BadInput: the chunk is not a multiple of 128 tokens.
-        """
-        keys, backward_keys = _fitted(self.keys, chunk), _fitted(self.backward_keys, chunk)
-        return _library().BlockSizes(
-            block_q=_fitted(self.queries, chunk),
-            block_kv=keys,
-            block_kv_compute=_fitted(self.keys_computed, keys),
-            block_q_dkv=_fitted(self.backward_queries, chunk),
-            block_kv_dkv=backward_keys,
-            block_kv_dkv_compute=_fitted(self.backward_keys_computed, backward_keys),
-            block_q_dq=None if self.fused_backward else _fitted(self.dq_queries, chunk),
-            block_kv_dq=None if self.fused_backward else _fitted(self.dq_keys, chunk),
-            use_fused_bwd_kernel=self.fused_backward,
-        )
+    keys, backward_keys = _fitted(blocks.keys, chunk), _fitted(blocks.backward_keys, chunk)
+    return _library().BlockSizes(
+        block_q=_fitted(blocks.queries, chunk),
+        block_kv=keys,
+        block_kv_compute=_fitted(blocks.keys_computed, keys),
+        block_q_dkv=_fitted(blocks.backward_queries, chunk),
+        block_kv_dkv=backward_keys,
+        block_kv_dkv_compute=_fitted(blocks.backward_keys_computed, backward_keys),
+        block_q_dq=None if blocks.fused_backward else _fitted(blocks.dq_queries, chunk),
+        block_kv_dq=None if blocks.fused_backward else _fitted(blocks.dq_keys, chunk),
+        use_fused_bwd_kernel=blocks.fused_backward,
+    )
 
 
-def splash(ways: int = 1, *, blocks: SplashBlocks | None = None, interpret: bool = False) -> Attend:
+def splash(
+    ways: int = 1,
+    *,
+    blocks: AttentionBlocks = DEFAULT_STEP.attention_blocks,
+    interpret: bool = False,
+) -> Attend:
     """Attention of one chip, to be called with every axis manual.
 
     Args:
@@ -91,7 +68,7 @@ def splash(ways: int = 1, *, blocks: SplashBlocks | None = None, interpret: bool
             tokens=ways * T,
             ways=ways,
             window=mask.window,
-            blocks=(blocks or SplashBlocks()).fitted(T if ways == 1 else T // 2),
+            blocks=library_blocks(blocks, T if ways == 1 else T // 2),
             interpret=interpret,
         )
         segments_BT = jnp.asarray(mask.segments)
