@@ -133,10 +133,26 @@ def test_hops_cost_time() -> None:
 
 
 def test_tracks() -> None:
-    assert LINE.tracks(exchange("all-gather", (0, 1))) == ("ICI fsdp up", "ICI fsdp down")
-    assert LINE.tracks(exchange("collective-permute", (0, 1), (1, 2))) == ("ICI fsdp up",)
-    assert LINE.tracks(exchange("collective-permute", (1, 0), (2, 1))) == ("ICI fsdp down",)
+    assert LINE.tracks(exchange("all-gather", (0, 1))) == ("ICI z up", "ICI z down")
+    assert LINE.tracks(exchange("collective-permute", (0, 1), (1, 2))) == ("ICI z up",)
+    assert LINE.tracks(exchange("collective-permute", (1, 0), (2, 1))) == ("ICI z down",)
     assert LINE.tracks(exchange("all-reduce", ways=2)) == ("DCN",)
+    nowhere = replace(LINE, places=())
+    assert nowhere.tracks(exchange("all-gather", (0, 1))) == ("ICI fsdp up", "ICI fsdp down")
+
+
+def test_different_axes_of_one_mesh_axis_run_at_once() -> None:
+    along_x = CUBE.tracks(exchange("all-gather", (0, 16, 32, 48)))
+    along_z = CUBE.tracks(exchange("all-gather", (0, 1, 2, 3)))
+    assert along_x == ("ICI x up", "ICI x down")
+    assert along_z == ("ICI z up", "ICI z down")
+
+
+def test_devices_of_a_chip_have_wires_of_their_own() -> None:
+    links = on((1, 1, 4), (False, False, True), per_chip=2)
+    what = exchange("all-gather", (0, 1), (2, 3))
+    assert links.tracks(what) == ("chip",)
+    assert links.seconds(what) == pytest.approx(V / 2 / 6)
 
 
 def test_links_of_the_catalogue() -> None:

@@ -27,6 +27,7 @@ from muster.hardware import Cluster
 from muster.hardware.shapes import format_shape
 from muster.planner.plan_file import PlannedRun, planned_run
 from muster.training.optimizer import OptimizerConfig
+from muster.training.partition import AXES
 from muster.training.setup import DTYPES, Program, make_model, make_program
 from muster.training.step import Objective
 
@@ -104,13 +105,13 @@ def compile_step(request: dict[str, Any], folder: Path) -> dict[str, Any]:
     say_stage(folder, "writing the program")
     (folder / "program.hlo.txt").write_text(compiled.as_text() or "", "utf-8")
     memory, cost = compiled.memory_analysis(), compiled.cost_analysis() or {}
-    mesh = program.model.partition.mesh
+    place = program.model.partition
     return {
         "status": "compiled",
         "memory": {name: int(getattr(memory, key, 0)) for name, key in MEMORY.items()},
         "cost": {key: float(cost[key]) for key in ("flops", "bytes accessed") if key in cost},
-        "mesh": dict(mesh.shape),
-        "coordinates": [_place(device) for device in mesh.devices.flat],
+        "mesh": {axis: place.ways(axis) for axis in AXES},
+        "coordinates": [_place(device) for device in place.mesh.devices.flat],
         "trace_seconds": traced - begun,
         "compile_seconds": done - traced,
     }

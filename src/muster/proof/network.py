@@ -10,7 +10,9 @@ group whose chips stand s apart shares its links with s - 1 others. Then, of an 
 
 R adds up what the strategy uses at once: one ring, or as many axes as it has colors. A ring that
 goes once through all of a group is closed where the group has two axes, as a grid with an even
-number of chips has a closed path. Source: the book's Part 3, "A Deeper Dive into TPU Communication
+number of chips has a closed path. Groups on different axes do not share links, so they run at once.
+The two devices of a chip exchange over its own wires, six times as fast as one link ("TPU7x
+(Ironwood)" in Google Cloud's documentation; taken for older chips of two devices too). Source: the book's Part 3, "A Deeper Dive into TPU Communication
 Primitives". Links reach the share of their bandwidth that was fitted for the planner.
 """
 
@@ -30,6 +32,7 @@ from muster.roofline.efficiency import efficiency
 type Place = tuple[int, ...]
 _X_Y_Z = 3
 _CORE = 3
+_LINKS_ON_A_CHIP = 6  # what the wires between two devices of a chip are worth
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,10 +81,17 @@ class Interconnect:
         return max(self._group(collective.groups).strides, default=1)
 
     def tracks(self, collective: Collective) -> tuple[str, ...]:
-        """What a collective keeps busy: links of mesh axes, in one direction if it is a shift."""
+        """What a collective keeps busy: links of axes, in one direction if it is a shift.
+
+        Of the torus's axes where the chips' places are known, else of the mesh's.
+        """
         if collective.axes == (SLICE_AXIS,) and not collective.groups:
             return ("DCN",)
-        names = [f"ICI {axis.partition(':')[0]}" for axis in collective.axes]
+        group = self._group(collective.groups)
+        if group.on_one_chip:
+            return ("chip",)
+        names = [f"ICI {'xyz'[axis]}" for axis in group.long_axes]
+        names = names or [f"ICI {axis.partition(':')[0]}" for axis in collective.axes]
         directions: tuple[str, ...] = ("up", "down")
         if collective.kind == "collective-permute" and collective.groups:
             forward = sum(a < b for a, b in collective.groups) * 2 >= len(collective.groups)
@@ -91,6 +101,8 @@ class Interconnect:
     def _rate(self, collective: Collective, group: "_Group") -> float:
         """R: bytes/s at which one chip of the group takes in the array."""
         strategy = collective.strategy
+        if group.on_one_chip:
+            return self.link * _LINKS_ON_A_CHIP
         if strategy.axes:
             rates = [group.rate(axis, self.link) for axis in strategy.axes]
             return sum(rates) * min(1.0, strategy.at_once / len(rates)) / group.shared
@@ -151,6 +163,11 @@ class _Group:
     def long_axes(self) -> tuple[int, ...]:
         """The axes that it has several chips along."""
         return tuple(axis for axis, size in enumerate(self.sizes) if size > 1)
+
+    @property
+    def on_one_chip(self) -> bool:
+        """Whether its devices are those of a single chip."""
+        return bool(self.sizes) and not self.long_axes
 
     @property
     def nearness(self) -> float:

@@ -13,12 +13,13 @@ Letters of physical axes: x, y, z.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from muster.sharding.mesh import Layout
 
 AXIS_NAMES = "xyzc"  # the last are the devices of a chip
+CHIP_AXIS = 3
 BLOCK = ("fsdp", "expert", "sequence")  # outermost first
 
 
@@ -112,7 +113,7 @@ def placement(
     tensor = take(axes, layout.tensor)
     block = list(take(axes, layout.weight_shards // devices_per_chip))
     if devices_per_chip > 1:
-        block.append(Piece(len(shape), devices_per_chip, devices_per_chip, 1))
+        block.append(Piece(CHIP_AXIS, devices_per_chip, devices_per_chip, 1))
     inside = {name: _split_off(block, getattr(layout, name)) for name in reversed(BLOCK)}
     return {
         "tensor": tensor,
@@ -134,3 +135,18 @@ def _split_off(pieces: list[Piece], ways: int) -> tuple[Piece, ...]:
         pieces[number] = Piece(piece.axis, piece.length, piece.ways // part, piece.stride * part)
     pieces[:] = [piece for piece in pieces if piece.ways > 1]
     return tuple(taken)
+
+
+def shared_out(sizes: Mapping[str, int], number: int) -> dict[str, int]:
+    """Give things to so many places, the largest first, each to the one that has least so far.
+
+    >>> shared_out({"gate": 7, "up": 7, "down": 7, "query": 2, "output": 2}, 3)
+    {'gate': 0, 'up': 1, 'down': 2, 'query': 0, 'output': 1}
+    """
+    held = [0] * number
+    places: dict[str, int] = {}
+    for name in sorted(sizes, key=lambda name: -sizes[name]):
+        place = held.index(min(held))
+        places[name] = place
+        held[place] += sizes[name]
+    return places

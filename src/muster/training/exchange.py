@@ -28,8 +28,8 @@ TOKEN_AXES = (*BATCH_AXES, "sequence")
 
 
 def present(place: Partition, axes: MeshAxes) -> MeshAxes:
-    """Those of the axes that split anything."""
-    return tuple(axis for axis in axes if place.mesh.shape[axis] > 1)
+    """The mesh's axes that are these of the layout's, but for those of one way."""
+    return tuple(axis for axis in place.over(axes) if place.mesh.shape[axis] > 1)
 
 
 def whole_weight(

@@ -28,9 +28,10 @@ def abstract_params(
     architecture: Architecture, partition: Partition, dtype: jax.typing.DTypeLike
 ) -> dict[str, jax.ShapeDtypeStruct]:
     """Shapes, formats and shardings of every parameter, without any memory."""
+    shardings = partition.params(architecture)
     return {
         weight.name: jax.ShapeDtypeStruct(
-            array_shape(weight), jnp.dtype(dtype), sharding=partition.weight(weight)
+            array_shape(weight), jnp.dtype(dtype), sharding=shardings[weight.name]
         )
         for weight in padded_table(architecture, partition.layout)
     }
@@ -56,8 +57,7 @@ def init_params(
             for weight in table
         }
 
-    shardings = {weight.name: partition.weight(weight) for weight in table}
-    params: Params = jax.jit(draw, out_shardings=shardings)()
+    params: Params = jax.jit(draw, out_shardings=partition.params(architecture))()
     return params
 
 

@@ -17,24 +17,32 @@ from jax.sharding import PartitionSpec as P
 from muster.errors import BadInput
 from muster.models.architecture import Architecture
 from muster.sharding.mesh import Layout
-from muster.sharding.rules import BATCH_AXES, SHARDED_DIM, MeshAxes, mesh_axes, padded_table
-from muster.sharding.torus import Piece, placement
+from muster.sharding.rules import (
+    BATCH_AXES,
+    SHARD_AXES,
+    SHARDED_DIM,
+    MeshAxes,
+    mesh_axes,
+    padded_table,
+)
+from muster.sharding.torus import AXIS_NAMES, CHIP_AXIS, Piece, placement, shared_out
 from muster.sharding.weight import Weight
 
 LAYERS = "layers."
 AXES = ("slice", "stage", "data", "fsdp", "sequence", "expert", "tensor")
+SPLIT_AXIS = "fsdp"  # has an axis of the mesh for each of its physical axes
 
 
 def make_mesh(layout: Layout, devices: Sequence[jax.Device] | None = None) -> Mesh:
     """The mesh of a layout, outermost axis first, on the first of `devices` that it needs.
 
-    On TPUs every mesh axis takes the physical axes that `sharding.torus` gives it.
+    On TPUs every mesh axis takes the physical axes that `sharding.torus` gives it, and `fsdp` is
+    several axes of the mesh where those are several: `fsdp_z`, `fsdp_y`.
 
     Raises:
         BadInput: there are fewer devices than the layout has chips.
     """
     available = list(jax.devices() if devices is None else devices)
-    shape = tuple(getattr(layout, axis) for axis in AXES)
     if len(available) < layout.chips_used:
         raise BadInput(
             f"the layout is for {layout.chips_used:,} devices and there are {len(available):,}"
@@ -46,9 +54,33 @@ def make_mesh(layout: Layout, devices: Sequence[jax.Device] | None = None) -> Me
             slices.setdefault(number or 0, []).append(device)
         used = [own[: layout.chips_per_slice] for own in slices.values()][: layout.slice]
         grid = np.stack([_on_torus(layout, own) for own in used])
+        ways = mesh_ways(layout, torus_pieces(layout, used[0]))
     else:
-        grid = np.asarray(available[: layout.chips_used]).reshape(shape)
-    return Mesh(grid, AXES, axis_types=(AxisType.Auto,) * len(AXES))
+        grid = np.asarray(available[: layout.chips_used])
+        ways = mesh_ways(layout, {})
+    shape, names = tuple(ways.values()), tuple(ways)
+    return Mesh(grid.reshape(shape), names, axis_types=(AxisType.Auto,) * len(names))
+
+
+def mesh_ways(layout: Layout, pieces: Mapping[str, tuple[Piece, ...]]) -> dict[str, int]:
+    """The mesh's axes, outermost first, and their ways.
+
+    >>> ways = mesh_ways(Layout(fsdp=8), {"fsdp": (Piece(2, 4, 4, 1), Piece(0, 2, 2, 1))})
+    >>> {axis: number for axis, number in ways.items() if number > 1}
+    {'fsdp_z': 4, 'fsdp_x': 2}
+    """
+    ways: dict[str, int] = {}
+    for axis in AXES:
+        own = pieces.get(axis, ())
+        if axis == SPLIT_AXIS and len(own) > 1:
+            ways |= {_split_name(piece): piece.ways for piece in own}
+        else:
+            ways[axis] = getattr(layout, axis)
+    return ways
+
+
+def _split_name(piece: Piece) -> str:
+    return f"{SPLIT_AXIS}_{AXIS_NAMES[piece.axis]}"
 
 
 def _on_torus(layout: Layout, devices: list[jax.Device]) -> np.ndarray[Any, np.dtype[np.object_]]:
@@ -136,31 +168,84 @@ class Partition:
         """Of a batch's leaves, [B, T]."""
         return self.named(BATCH_AXES, "sequence")
 
+    def over(self, axes: MeshAxes) -> MeshAxes:
+        """The mesh's axes that are these of the layout's, outermost first."""
+        fine = tuple(_split_name(piece) for piece in self.pieces.get(SPLIT_AXIS, ()))
+        split = {SPLIT_AXIS: fine} if len(fine) > 1 else {}
+        return tuple(own for axis in axes for own in split.get(axis, (axis,)))
+
+    def ways(self, axis: str) -> int:
+        """Devices along an axis of the layout."""
+        return math.prod(self.mesh.shape[own] for own in self.over((axis,)))
+
     def stages(self, axes: MeshAxes) -> tuple[Stage, ...]:
-        """The steps in which arrays are gathered over mesh axes, inner chips first.
+        """The steps in which arrays are gathered over axes of the mesh, inner chips first.
 
         On a torus one physical axis at a time: such a gather can run beside matmuls (v5p's and
         v6e's SparseCores take rings of one axis only), and all but the last step move little.
         """
         if not self.pieces:
             return (Stage(axes=axes),)
-        stages: list[Stage] = []
-        before = None  # the physical axis of the last stage, where that is all of its mesh axes
-        for axis in reversed(axes):
-            pieces = self.pieces.get(axis, ())
-            ways = [piece.ways for piece in pieces]
+        return tuple(
+            stage for block in reversed(self._blocks(axes)) for stage in self._block_stages(block)
+        )
+
+    def _block_stages(self, block: MeshAxes) -> tuple[Stage, ...]:
+        """The steps over neighbouring axes that share a physical one, or over one with several."""
+        ways = [piece.ways for piece in self._pieces_of(block[0])]
+        if len(ways) <= 1:
+            return (Stage(axes=block),)
+        return tuple(
+            Stage(axes=block, groups=_groups_along(ways, number))
+            for number in reversed(range(len(ways)))
+        )
+
+    def _blocks(self, axes: MeshAxes) -> list[MeshAxes]:
+        """Axes of the mesh, outermost first, those of one physical axis together."""
+        blocks: list[MeshAxes] = []
+        before = None
+        for axis in axes:
+            pieces = self._pieces_of(axis)
             whole = pieces[0].axis if len(pieces) == 1 else None
             if whole is not None and whole == before:
-                stages[-1] = Stage(axes=(axis, *stages[-1].axes))
-            elif len(pieces) <= 1:
-                stages.append(Stage(axes=(axis,)))
+                blocks[-1] = (*blocks[-1], axis)
             else:
-                stages += [
-                    Stage(axes=(axis,), groups=_groups_along(ways, number))
-                    for number in reversed(range(len(pieces)))
-                ]
+                blocks.append((axis,))
             before = whole
-        return tuple(stages)
+        return blocks
+
+    def _pieces_of(self, axis: str) -> tuple[Piece, ...]:
+        """The physical axes of an axis of the mesh."""
+        if axis in self.pieces:
+            return self.pieces[axis]
+        split = self.pieces.get(SPLIT_AXIS, ())
+        return tuple(piece for piece in split if _split_name(piece) == axis)
+
+    def _turned(self, axes: MeshAxes, turn: int) -> MeshAxes:
+        """Axes of the mesh with another physical axis outermost, over which most bytes go.
+
+        The devices of a chip come before it: each then takes its own part of an array over the
+        links that they share. Slices come last, as little should go between them.
+        """
+        if not self.pieces:
+            return axes
+        blocks = self._blocks(axes)
+        on_chip = [block for block in blocks if self._goes_over(block, CHIP_AXIS)]
+        between = [block for block in blocks if not self._pieces_of(block[0])]
+        rings = [block for block in blocks if block not in on_chip and block not in between]
+        if rings:
+            rings.insert(0, rings.pop(turn % len(rings)))
+        return tuple(axis for block in (*on_chip, *rings, *between) for axis in block)
+
+    @cached_property
+    def _rings(self) -> int:
+        """Physical axes that weights are gathered over, one after the other."""
+        axes = (axis for axis in SHARD_AXES if getattr(self.layout, axis) > 1)
+        blocks = self._blocks(self.over(tuple(axes))) if self.pieces else []
+        return sum(not self._goes_over(block, CHIP_AXIS) for block in blocks)
+
+    def _goes_over(self, block: MeshAxes, physical: int) -> bool:
+        return any(piece.axis == physical for piece in self._pieces_of(block[0]))
 
     @cached_property
     def replicated(self) -> NamedSharding:
@@ -168,48 +253,56 @@ class Partition:
         return self.named()
 
     def named(self, *spec: str | tuple[str, ...] | None) -> NamedSharding:
-        """A sharding over this mesh."""
-        return NamedSharding(self.mesh, P(*spec))
-
-    def weight(self, weight: Weight) -> NamedSharding:
-        """Of a weight's array, stacked over the layers in front if it is a layer's."""
-        return NamedSharding(self.mesh, weight_spec(weight, self.layout))
+        """A sharding over this mesh, of its own axes or the layout's."""
+        axes = ((entry,) if isinstance(entry, str) else entry or () for entry in spec)
+        return NamedSharding(self.mesh, P(*(_entry(self.over(each)) for each in axes)))
 
     def params(self, architecture: Architecture) -> dict[str, NamedSharding]:
-        """Of every parameter."""
+        """Of every parameter's array, stacked over the layers in front if it is a layer's."""
         return {
-            weight.name: self.weight(weight) for weight in padded_table(architecture, self.layout)
+            name: self.named(*((None,) if name.startswith(LAYERS) else ()), *axes)
+            for name, axes in self.split_axes(architecture).items()
         }
 
     def split_axes(self, architecture: Architecture) -> dict[str, tuple[MeshAxes, ...]]:
-        """The mesh axes that split each dim of one copy of each parameter."""
+        """The axes of the mesh that split each dim of one copy of each parameter.
+
+        Weights take turns as to which physical axis splits D outermost. Most bytes of a gather go
+        over that one, so gathers of several weights keep several axes of the torus busy.
+        """
+        table = padded_table(architecture, self.layout)
+        turns = _turns(table, self._rings)
         return {
-            weight.name: mesh_axes(weight, self.layout)
-            for weight in padded_table(architecture, self.layout)
+            weight.name: tuple(
+                self._turned(self.over(axes), turns[weight.name]) if dim == SHARDED_DIM else axes
+                for dim, axes in zip(weight.dims, mesh_axes(weight, self.layout), strict=True)
+            )
+            for weight in table
         }
 
     def gathered_axes(self, architecture: Architecture) -> dict[str, tuple[MeshAxes, ...]]:
         """Those of `split_axes` that are gathered where a weight is used: D's."""
+        split = self.split_axes(architecture)
         return {
             weight.name: tuple(
                 axes if dim == SHARDED_DIM else ()
-                for dim, axes in zip(weight.dims, mesh_axes(weight, self.layout), strict=True)
+                for dim, axes in zip(weight.dims, split[weight.name], strict=True)
             )
             for weight in padded_table(architecture, self.layout)
         }
 
 
-def weight_spec(weight: Weight, layout: Layout) -> P:
-    """The PartitionSpec of a weight's array.
-
-    >>> from muster.sharding.weight import matmul
-    >>> up = matmul("layers.mlp.up", "mlp", (4096, 14336), ("d_model", "d_ff"))
-    >>> weight_spec(up, Layout(fsdp=16, tensor=4))
-    P(None, 'fsdp', 'tensor')
-    """
-    stacked: tuple[None, ...] = (None,) if weight.name.startswith(LAYERS) else ()
-    entries = (_entry(axes) for axes in mesh_axes(weight, layout))
-    return P(*stacked, *entries)
+def _turns(table: Sequence[Weight], rings: int) -> dict[str, int]:
+    """Which of so many rings most bytes of each weight go over: layers' in balance, and others'."""
+    turns: dict[str, int] = {}
+    for of_layers in (True, False):
+        sizes = {
+            weight.name: math.prod(weight.shape)
+            for weight in table
+            if weight.name.startswith(LAYERS) == of_layers and weight.role != "vector"
+        }
+        turns |= shared_out(sizes, max(1, rings))
+    return {weight.name: turns.get(weight.name, 0) for weight in table}  # vectors: whole
 
 
 def _entry(axes: tuple[str, ...]) -> str | tuple[str, ...] | None:

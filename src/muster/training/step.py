@@ -161,7 +161,7 @@ def predict(params: Params, batch: Batch, *, model: Model) -> jax.Array:
         x_BtD, _ = hidden_states(params, batch, model)
         return logits(*_gathered(x_BtD, output_shard(params, model), model=model))
 
-    spec = P(BATCH_AXES, "sequence", "tensor")
+    spec = model.partition.named(BATCH_AXES, "sequence", "tensor").spec
     every_BTV: jax.Array = _on_every_chip(on_chip, model, out_specs=spec)(params, batch)
     return every_BTV[..., : model.architecture.vocab_size]
 
