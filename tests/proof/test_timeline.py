@@ -262,7 +262,7 @@ def test_a_trace_opens_in_perfetto() -> None:
     assert last == pytest.approx(step.seconds * 1e6, rel=1e-6)
     threads = {e["tid"]: e["args"]["name"] for e in events if e["name"] == "thread_name"}
     assert threads[0] == MAIN
-    assert {"ICI x up", "ICI x down", "ICI y up"} <= set(threads.values())
+    assert {"ICI x up", "ICI y down", "ICI z up"} <= set(threads.values())
     assert all(event["tid"] in threads for event in complete)
 
 
