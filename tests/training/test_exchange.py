@@ -14,7 +14,8 @@ from muster.models.registry import find_model
 from muster.sharding.mesh import Layout
 from muster.sharding.torus import CHIP_AXIS, Piece
 from muster.training.exchange import whole_weight
-from muster.training.partition import Partition, Stage, mesh_ways
+from muster.training.mesh import mesh_ways
+from muster.training.partition import Partition, Stage
 
 LAYOUT = Layout(fsdp=4, sequence=2)
 AXES = ("fsdp", "sequence")

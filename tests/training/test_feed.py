@@ -10,7 +10,8 @@ from muster.sharding.mesh import Layout
 from muster.training.attention import balanced_order
 from muster.training.data import DataConfig, open_stream
 from muster.training.feed import Feed, Share, share_of_rows
-from muster.training.partition import Partition, make_mesh
+from muster.training.mesh import make_mesh
+from muster.training.partition import Partition
 from tests.training import tiny
 
 

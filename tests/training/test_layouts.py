@@ -13,7 +13,8 @@ import pytest
 from muster.roofline.remat import Remat
 from muster.sharding.mesh import Layout
 from muster.training.batch import Batch
-from muster.training.partition import Partition, make_mesh
+from muster.training.mesh import make_mesh
+from muster.training.partition import Partition
 from muster.training.step import Objective
 from tests.training import naive, tiny
 

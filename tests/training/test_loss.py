@@ -17,7 +17,8 @@ from muster.sharding.mesh import Layout
 from muster.sharding.rules import BATCH_AXES, SHARD_AXES
 from muster.training.exchange import TOKEN_AXES, gather_tokens, present, whole_weight
 from muster.training.loss import LossSums, _Softmax, cross_entropy, logits
-from muster.training.partition import Partition, make_mesh
+from muster.training.mesh import make_mesh
+from muster.training.partition import Partition
 
 type Arrays = tuple[jax.Array, jax.Array, jax.Array, jax.Array]
 

@@ -23,7 +23,7 @@ from muster.planner.workload import make_workload
 from muster.roofline.remat import Remat
 from muster.sharding.mesh import Layout
 from muster.sharding.weights import weight_table
-from muster.training.partition import AXES, make_mesh
+from muster.training.mesh import AXES, make_mesh
 from muster.training.setup import Program, make_program, model_on
 from muster.training.step import Objective
 from muster.units import parse_batch

@@ -26,8 +26,8 @@ from muster.errors import BadInput, MusterError
 from muster.hardware import Cluster
 from muster.hardware.shapes import format_shape
 from muster.planner.plan_file import PlannedRun, planned_run
+from muster.training.mesh import AXES
 from muster.training.optimizer import OptimizerConfig
-from muster.training.partition import AXES
 from muster.training.setup import DTYPES, Program, make_model, make_program
 from muster.training.step import Objective
 

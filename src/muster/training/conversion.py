@@ -19,8 +19,9 @@ from muster.training.huggingface import export_folder, import_folder, tokenizer_
 from muster.training.huggingface.folder import stored_tensors
 from muster.training.huggingface.matching import matched_tensors
 from muster.training.job import CHECKPOINTS, checkpoints_folder
+from muster.training.mesh import make_mesh
 from muster.training.params import abstract_params
-from muster.training.partition import Partition, make_mesh
+from muster.training.partition import Partition
 
 FLOATS = {"F32": "float32", "BF16": "bfloat16", "F16": "float16"}
 

@@ -22,7 +22,8 @@ import jax
 from jax import lax
 
 from muster.sharding.rules import BATCH_AXES, MeshAxes
-from muster.training.partition import AXES, Partition
+from muster.training.mesh import AXES
+from muster.training.partition import Partition
 
 TOKEN_AXES = (*BATCH_AXES, "sequence")
 

@@ -23,10 +23,11 @@ from muster.sharding.mesh import Layout
 from muster.training.attention import Masking, attention_for
 from muster.training.batch import Batch
 from muster.training.experts import DROPLESS, Dispatch
+from muster.training.mesh import make_mesh, torus_pieces
 from muster.training.model import Attend, Model
 from muster.training.optimizer import OptimizerConfig, make_optimizer
 from muster.training.params import Params, abstract_params, init_params
-from muster.training.partition import Partition, make_mesh, torus_pieces
+from muster.training.partition import Partition
 from muster.training.step import (
     Metrics,
     Objective,

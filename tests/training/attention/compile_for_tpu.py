@@ -13,7 +13,7 @@ from muster.sharding.mesh import Layout
 from muster.sharding.rules import BATCH_AXES
 from muster.training.attention import Masking
 from muster.training.attention.splash import splash
-from muster.training.partition import make_mesh
+from muster.training.mesh import make_mesh
 from tests.training.attention.on_mesh import on_mesh
 
 B, T, N, K, H = 4, 8192, 32, 8, 128  # LLaMA-3 8B, four rows

@@ -10,7 +10,7 @@ import pytest
 from muster.errors import BadInput
 from muster.sharding.mesh import Layout
 from muster.training.attention import ChosenAttention, Masking, attention_for, reference
-from muster.training.partition import AXES, make_mesh
+from muster.training.mesh import AXES, make_mesh
 from tests.training.attention.cases import SCALE, inputs, packed
 from tests.training.attention.on_mesh import on_mesh
 

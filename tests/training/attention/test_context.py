@@ -12,7 +12,7 @@ from muster.sharding.mesh import Layout
 from muster.training.attention import Masking, blockwise, reference
 from muster.training.attention.context import _pairs, balanced_order, gathered
 from muster.training.attention.signature import Attend
-from muster.training.partition import make_mesh
+from muster.training.mesh import make_mesh
 from tests.training.attention.cases import equals_reference, inputs, packed
 from tests.training.attention.on_mesh import on_mesh
 

@@ -14,7 +14,7 @@ from muster.planner.step_choices import AttentionBlocks
 from muster.sharding.mesh import Layout
 from muster.training.attention import Masking
 from muster.training.attention.splash import splash
-from muster.training.partition import make_mesh
+from muster.training.mesh import make_mesh
 from tests.training.attention.cases import equals_reference, inputs, packed
 from tests.training.attention.on_mesh import on_mesh
 from tests.training.attention.test_context import naturally
