@@ -19,6 +19,7 @@ COMMANDS = {
     "chips": "the hardware table, with sources",
     "plan": "how to train a model on a cluster: layout, step time, memory, cost, and why",
     "verify": "the plan's step, compiled by the real TPU compiler, on a machine without TPUs",
+    "tune": "the plan's layout, step choices and flags, chosen by the TPU compiler",
     "inspect": "the same reading of any scheduled TPU program",
     "train": "carry out a plan on the devices that are there",
     "import": "a Hugging Face folder to a checkpoint",

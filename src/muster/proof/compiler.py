@@ -140,15 +140,7 @@ def compile_plan(
         BadInput: the plan is not for TPUs, or the compiler is not installed.
     """
     _check(planned)
-    request = {
-        "plan": {
-            part: planned.document[part]
-            for part in (*PARTS_COMPILED, "estimate")
-            if part in planned.document  # a step of nothing but defaults is not written
-        },
-        "options": dict(planned.compiler_options if options is None else options),
-        "layers": layers,
-    }
+    request = _request(planned, options, layers)
     home, note = _usable(folder or kept.default_folder())
     place = kept.entry(home, content_key(request))
     found = _read(place, was_kept=True)
@@ -180,10 +172,25 @@ def compile_plan(
     return replace(done, note=note)
 
 
+def _request(
+    planned: PlannedRun, options: Mapping[str, str] | None, layers: int | None
+) -> dict[str, Any]:
+    return {
+        "plan": {
+            part: planned.document[part]
+            for part in (*PARTS_COMPILED, "estimate")
+            if part in planned.document  # a step of nothing but defaults is not written
+        },
+        "options": dict(planned.compiler_options if options is None else options),
+        "layers": layers,
+    }
+
+
 def compile_with_known_options(
     planned: PlannedRun,
     options: Mapping[str, str],
     *,
+    layers: int | None = None,
     folder: Path | None = None,
     timeout_seconds: float | None = None,
     progress: Progress | None = None,
@@ -195,15 +202,52 @@ def compile_with_known_options(
     Raises:
         BadInput: as `compile_plan`.
     """
-    left, refused = {**planned.compiler_options, **options}, list[str]()
-    while True:
-        done = compile_plan(
+
+    def compile_one(left: Mapping[str, str]) -> Compilation:
+        return compile_plan(
             planned,
             options=left,
+            layers=layers,
             folder=folder,
             timeout_seconds=timeout_seconds,
             progress=progress,
         )
+
+    done = _without_refused({**planned.compiler_options, **options}, compile_one)
+    assert done is not None
+    return done
+
+
+def kept_with_known_options(
+    planned: PlannedRun, *, layers: int | None = None, folder: Path | None = None
+) -> Compilation | None:
+    """What `compile_with_known_options` would find kept, and None where it would have to compile.
+
+    Raises:
+        BadInput: as `compile_plan`.
+    """
+    _check(planned)
+    home = folder or kept.default_folder()
+
+    def find(left: Mapping[str, str]) -> Compilation | None:
+        place = kept.entry(home, content_key(_request(planned, left, layers)))
+        found = _read(place, was_kept=True)
+        if found is not None:
+            kept.mark_used(place)
+        return found
+
+    return _without_refused(planned.compiler_options, find)
+
+
+def _without_refused[Found: Compilation | None](
+    options: Mapping[str, str], ask: Callable[[Mapping[str, str]], Found]
+) -> Found:
+    """Ask again and again without the option that was refused, until none is."""
+    left, refused = dict(options), list[str]()
+    while True:
+        done = ask(left)
+        if done is None:
+            return done
         named = option_refused(done, left)
         if named is None:
             return replace(done, refused=tuple(refused))

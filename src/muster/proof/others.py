@@ -119,7 +119,7 @@ def _plans(planned: PlannedRun, choices: Iterator[Chosen]) -> Iterator[PlannedRu
     seen = {_key(planned)}
     for fixed, remat, cluster in choices:
         try:
-            other = _plan_of(planned, fixed, remat, cluster)
+            other = plan_of(planned, fixed, remat, cluster)
         except MusterError:  # no such layout any more: an edited file
             continue
         obstacles = layout_obstacles(
@@ -173,10 +173,14 @@ def _is_finite(value: object) -> bool:
     return not isinstance(value, float) or math.isfinite(value)
 
 
-def _plan_of(
+def plan_of(
     planned: PlannedRun, fixed: Mapping[str, int], remat: Remat, cluster: Cluster
 ) -> PlannedRun:
-    """A whole plan that holds a layout fixed."""
+    """A whole plan of the same run that holds a layout fixed.
+
+    Raises:
+        MusterError: no such layout.
+    """
     restrictions = Restrictions(fixed=fixed, remat=remat)
     workload = replace(planned.workload, remat=remat.value)
     plan = make_plan(planned.architecture, cluster, workload, restrictions=restrictions)

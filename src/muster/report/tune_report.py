@@ -1,0 +1,103 @@
+"""`muster tune` on a terminal."""
+
+from collections.abc import Iterator
+
+from rich.text import Text
+
+from muster.report.columns import Column, shown
+from muster.report.terminal import BAD, GOOD, QUIET, WARN, console, title
+from muster.tune.layouts import layout_name
+from muster.tune.outcome import explanation, findings, how_far_off, verdict, winner
+from muster.tune.search import Rung, Trial, Tuning
+from muster.units import format_bytes, format_seconds
+
+TRIALS = (
+    Column("what", left=True, folds=True),
+    Column("step"),
+    Column("gain"),
+    Column("cycles ms"),
+    Column("waits", rank=1),
+    Column("memory", rank=2),
+    Column("verdict", left=True),
+)
+RUNGS: dict[Rung, tuple[str, str]] = {
+    "plan": ("The plan", "as it was given"),
+    "layout": ("Layouts", "the planner's best, as the compiler reads them"),
+    "alone": ("Each choice alone", "on the best layout"),
+    "together": ("What gained, together", "one after the other, the best first"),
+    "runner-up": ("Other layouts", "with what gained on the best"),
+}
+_STYLES = {"best": GOOD, "gains": GOOD, "does not fit": BAD, "died": BAD}
+
+
+def print_tuning(tuning: Tuning, *, spent: str) -> None:
+    """Print what was tried, the winner and why."""
+    screen = console()
+    given = tuning.given
+    screen.print(title(f"{given.architecture.name} on {given.cluster.name}", spent))
+    screen.print(_headline(tuning))
+    screen.print()
+    for rung, (heading, remark) in RUNGS.items():
+        trials = [each for each in tuning.trials if each.rung == rung]
+        if not trials:
+            continue
+        screen.print(title(heading, remark))
+        rows = [_cells(each, tuning) for each in trials]
+        styles = [_STYLES.get(str(row["verdict"])) for row in rows]
+        screen.print(shown(TRIALS, rows, styles=styles))
+        screen.print()
+    screen.print(title("Why"))
+    for sentence in (*explanation(tuning), *_left_out(tuning)):
+        screen.print(Text(f"- {sentence}"))
+    for line in findings(tuning):
+        screen.print(Text(f"! {line}", style=WARN))
+    screen.print(Text(f"! {how_far_off()}", style=WARN))
+    planned = winner(tuning)
+    if planned is not None and planned.compiler_options:
+        screen.print()
+        screen.print(title("Flags", "in the plan; `muster train` gives them to the compiler"))
+        for name, value in planned.compiler_options.items():
+            screen.print(Text(f"--{name}={value}", style=QUIET))
+
+
+def _headline(tuning: Tuning) -> Text:
+    best, first = tuning.best, tuning.first
+    ended = "interrupted; " if tuning.interrupted else ""
+    if best is None:
+        said = "nothing fits" if tuning.trials else "nothing was compiled"
+        return Text(f"{ended}{said}", style=BAD)
+    assert best.seconds is not None
+    layout = layout_name(best.planned.layout, best.planned.remat)
+    step = format_seconds(best.seconds)
+    if best is first:
+        return Text(f"{ended}nothing beats the plan: {step} a step, {layout}", style=GOOD)
+    saved = ""
+    if first is not None and first.seconds is not None:
+        saved = f", {1 - best.seconds / first.seconds:.1%} less than the plan's"
+    return Text(f"{ended}best: {step} a step{saved}; {layout}", style=GOOD)
+
+
+def _cells(trial: Trial, tuning: Tuning) -> dict[str, str | Text]:
+    reading, needed = trial.answer.reading, trial.answer.needed_bytes
+    return {
+        "what": trial.what,
+        "step": format_seconds(reading.step_seconds) if reading else "-",
+        "gain": "" if trial.gain is None or trial.rung == "plan" else f"{trial.gain:+.1%}",
+        "cycles ms": f"{reading.cycles_seconds * 1e3:,.0f}" if reading else "-",
+        "waits": format_seconds(reading.exposed_seconds) if reading else "-",
+        "memory": format_bytes(needed) if needed else "-",
+        "verdict": verdict(trial, tuning),
+    }
+
+
+def _left_out(tuning: Tuning) -> Iterator[str]:
+    if tuning.left_out:
+        yield (
+            f"{tuning.left_out} more layouts were not compiled: by the planner, and by how far it "
+            "was off on those above, none of them can win"
+        )
+    if tuning.skipped:
+        yield (
+            f"for {tuning.skipped} more trials the budget was too small; the same command again "
+            "goes on from here"
+        )
