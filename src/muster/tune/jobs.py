@@ -6,7 +6,7 @@ child: so a Ctrl-C or the end of the budget leaves no process behind.
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -100,6 +100,7 @@ class Jobs:
         self.most = most
         self._ask, self._find = ask, find
         self._told, self._available, self._clock = told, available, clock
+        self._counted = clock()  # up to when what runs has been counted
 
     def knows(self, question: Question) -> bool:
         """Whether the answer is kept."""
@@ -107,7 +108,7 @@ class Jobs:
 
     def answers(
         self, questions: Sequence[Question], *, essential: bool = False
-    ) -> Iterator[tuple[Question, Answer]]:
+    ) -> Generator[tuple[Question, Answer]]:
         """Answers as they come; none for what the budget does not allow.
 
         Args:
@@ -128,6 +129,8 @@ class Jobs:
                     elif essential or self.budget.allows_another():
                         if running and not self._has_room(len(running)):
                             break
+                        if not running:
+                            self._counted = self._clock()
                         question = waiting.popleft()
                         run = pool.submit(self._ask, question, partial(self._check, stop, question))
                         running[run] = Started(question=question, at=self._clock())
@@ -144,9 +147,10 @@ class Jobs:
         """Wait a little, count the time, and give what is done."""
         if not running:
             return
-        before = self._clock()
         done, _ = wait(running, LOOKED_AFTER_EVERY_SECONDS, FIRST_COMPLETED)
-        self.budget.spent += self._clock() - before
+        now = self._clock()
+        self.budget.spent += now - self._counted
+        self._counted = now
         if not essential and not self.budget.left:
             stop.set()
         for run in done:
