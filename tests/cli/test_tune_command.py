@@ -1,0 +1,230 @@
+"""`muster tune` with a stand-in for the compiler's process; no TPU compiler is needed."""
+
+import json
+import os
+import signal
+import stat
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from muster.cli.tune import read_budget, read_jobs, tune
+from muster.errors import BadInput
+from muster.hardware import parse_cluster
+from muster.models.hf_config import architecture_from_config
+from muster.planner.build import make_plan
+from muster.planner.plan_file import read_plan
+from muster.proof import compiler
+from muster.roofline.workload import Workload
+from tests.proof.fixtures import facts_of, text_of
+from tests.proof.make_programs import LLAMA
+
+NAME = "llama-v5p-hybrid"
+GB = 10**9
+
+
+@dataclass(frozen=True)
+class Done:
+    status: object
+    out: str
+    err: str
+    error: BaseException | None
+
+
+@dataclass(frozen=True)
+class Desk:
+    """A folder with a plan, and a script that answers in the compiler's place."""
+
+    folder: Path
+    plan: Path
+
+    def answer(self, script: str) -> None:
+        path = self.folder / "child"
+        path.write_text(f"#!/bin/sh\necho ran >> {self.folder}/runs\n{script}\n")
+        path.chmod(path.stat().st_mode | stat.S_IEXEC)
+
+    def tune(self, *arguments: str) -> Done:
+        done = CliRunner().invoke(tune, [str(self.plan), *arguments], standalone_mode=False)
+        return Done(done.return_value, done.stdout, done.stderr, done.exception)
+
+    @property
+    def runs(self) -> int:
+        return len((self.folder / "runs").read_text().splitlines())
+
+    def compiled(self, temporaries: int = GB) -> str:
+        facts = facts_of(NAME)
+        (self.folder / "program.txt").write_text(text_of(NAME), "utf-8")
+        memory = dict.fromkeys(("arguments", "outputs", "aliased"), GB) | {
+            "temporaries": temporaries,
+            "code": 0,
+            "peak": 0,
+            "host_temporaries": 0,
+        }
+        result = {
+            "status": "compiled",
+            "memory": memory,
+            "mesh": facts["mesh"],
+            "coordinates": facts["coordinates"],
+            "compile_seconds": 2.0,
+        }
+        written = self.folder / f"compiled-{temporaries}.json"
+        written.write_text(json.dumps(result))
+        program = f'cp {self.folder}/program.txt "$4/program.hlo.txt"'
+        return f'{program}; cp {written} "$4/result.json"'
+
+    def refusing(self, option: str) -> str:
+        """As compiled, but for an option that this compiler does not know."""
+        said = {"status": "refused", "message": f"No such compile option: '{option}'"}
+        written = self.folder / "refused.json"
+        written.write_text(json.dumps(said))
+        refuse = f'cp {written} "$4/result.json"'
+        return f'if grep -q {option} "$3"; then {refuse}; else {self.compiled()}; fi'
+
+
+@pytest.fixture
+def desk(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Desk:
+    plan = make_plan(
+        architecture_from_config(LLAMA, name="small"),
+        parse_cluster("v5p:2x2x4"),
+        Workload(sequence_length=1024, batch_sequences=64, param_dtype="bf16"),
+    )
+    path = tmp_path / "plan.json"
+    path.write_text(json.dumps(plan.to_json()))
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "child"))
+    monkeypatch.setattr(compiler, "versions", lambda: {"jax": "1", "jaxlib": "1", "libtpu": "1"})
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return Desk(tmp_path, path)
+
+
+def test_nothing_beats_the_plan_where_all_programs_are_the_same(desk: Desk) -> None:
+    desk.answer(desk.compiled())
+    out = desk.folder / "tuned.json"
+    done = desk.tune("--out", str(out), "--jobs", "1")
+    assert (done.status, done.error) == (0, None)
+    assert "nothing beats the plan" in done.out
+    assert "no chip has run these steps" in done.out
+    assert max(map(len, done.out.splitlines())) <= 100
+    document = json.loads(out.read_text())
+    given = json.loads(desk.plan.read_text())
+    assert document.pop("tuned")["compiler"]["libtpu"] == "1"
+    assert document == given
+    assert read_plan(out).layout == read_plan(desk.plan).layout
+    runs = desk.runs
+    again = desk.tune()
+    assert desk.runs == runs  # all of it was kept
+    assert again.status == 0
+
+
+def test_json_has_the_whole_answer_and_nothing_else(desk: Desk) -> None:
+    desk.answer(desk.refusing("xla_tpu_scoped_vmem_limit_kib"))
+    done = desk.tune("--json", "--jobs", "1")
+    assert done.err == ""
+    document = json.loads(done.out)
+    assert (document["fits"], document["improved"], document["interrupted"]) == (True, False, False)
+    assert document["trials"][0]["rung"] == "plan"
+    assert document["plan"]["tuned"]["step_seconds"] > 0
+    verdicts = {each["what"]: each["verdict"] for each in document["trials"]}
+    assert verdicts["xla_tpu_scoped_vmem_limit_kib=65536"] == "not taken"
+    assert any("does not take" in each for each in document["findings"])
+
+
+def test_nothing_fits(desk: Desk) -> None:
+    desk.answer(desk.compiled(temporaries=200 * GB))
+    out = desk.folder / "tuned.json"
+    done = desk.tune("--out", str(out))
+    assert done.status == 1
+    assert "nothing fits" in done.out
+    assert "does not fit" in done.out
+    assert not out.exists()
+    assert "nothing fits, so" in done.err
+
+
+def test_a_compiler_that_dies_of_everything(desk: Desk) -> None:
+    desk.answer("kill -FPE $$")
+    done = desk.tune("--jobs", "1")
+    assert done.status == 1
+    assert "SIGFPE" in done.out
+
+
+@pytest.mark.parametrize("budget", ["", "20", "0s", "-5m", "1d", "m", "1e9s", "٣m", "721h"])
+def test_budgets_that_are_none(budget: str) -> None:
+    with pytest.raises(BadInput, match="--budget"):
+        read_budget(budget)
+
+
+@pytest.mark.parametrize("jobs", ["0", "-1", "1.5", "100000", "two"])
+def test_jobs_that_are_none(jobs: str) -> None:
+    with pytest.raises(BadInput, match="--jobs"):
+        read_jobs(jobs)
+
+
+def test_plans_for_other_chips_are_refused_as_verify_refuses_them(desk: Desk) -> None:
+    plan = make_plan(
+        architecture_from_config(LLAMA, name="small"),
+        parse_cluster("h100:16"),
+        Workload(sequence_length=1024, batch_sequences=64, param_dtype="bf16"),
+    )
+    desk.plan.write_text(json.dumps(plan.to_json()))
+    done = desk.tune()
+    assert isinstance(done.error, BadInput)
+    assert "knows TPUs alone" in str(done.error)
+    assert done.out == ""
+
+
+def test_out_must_not_be_the_plan(desk: Desk) -> None:
+    done = desk.tune("--out", str(desk.plan))
+    assert isinstance(done.error, BadInput)
+
+
+INTERRUPTED = """
+import sys
+from muster.proof import compiler
+sys.executable = sys.argv[1]
+compiler.versions = lambda: {"jax": "1", "jaxlib": "1", "libtpu": "1"}
+from muster.cli.main import run
+sys.exit(run(["tune", *sys.argv[2:]]))
+"""
+
+
+def test_ctrl_c_prints_the_best_so_far_and_leaves_no_child(desk: Desk) -> None:
+    # The plan itself is answered at once; all others take longer than anybody waits.
+    slow = f"echo $$ >> {desk.folder}/pids; sleep 600"
+    desk.answer(f'if [ "$(wc -l < {desk.folder}/runs)" -gt 1 ]; then {slow}; fi\n{desk.compiled()}')
+    out = desk.folder / "tuned.json"
+    started = subprocess.Popen(
+        [
+            _python(),
+            "-c",
+            INTERRUPTED,
+            str(desk.folder / "child"),
+            str(desk.plan),
+            "--out",
+            str(out),
+        ],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    pids = desk.folder / "pids"
+    until = time.monotonic() + 60
+    while not pids.exists() and time.monotonic() < until:
+        time.sleep(0.1)
+    started.send_signal(signal.SIGINT)
+    printed, said = started.communicate(timeout=60)
+    assert started.returncode == 130, said
+    assert "interrupted; nothing beats the plan" in printed
+    assert "Traceback" not in said
+    assert json.loads(out.read_text())["tuned"]["fits"]
+    for pid in map(int, pids.read_text().split()):
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
+
+
+def _python() -> str:
+    """The interpreter; `sys.executable` is the stand-in's."""
+    return str(Path(sys.prefix) / "bin" / "python")
