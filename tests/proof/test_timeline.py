@@ -163,6 +163,38 @@ source_target_pairs={{0,1},{1,2},{2,3},{3,0}}
 """
 
 
+def test_what_another_core_exchanges_begins_as_it_is_fed() -> None:
+    step = time_program(parse(ELSEWHERE), V5P)
+    costs = {cost.name: cost for cost in step.costs}
+    both = costs["first"].seconds + costs["second"].seconds
+    assert costs["work"].seconds > costs["first"].seconds > 0
+    assert costs["first"].exposed == 0
+    assert costs["second"].exposed == pytest.approx(costs["second"].seconds)
+    assert step.seconds == pytest.approx(costs["work"].seconds + costs["second"].seconds)
+    assert step.communication == pytest.approx(both)
+
+
+ELSEWHERE = """HloModule e, is_scheduled=true, num_partitions=4
+%gather (p: bf16[256,1024]) -> bf16[1024,1024] {
+  %p = bf16[256,1024]{1,0} parameter(0)
+  ROOT %g = bf16[1024,1024]{1,0} all-gather(%p), replica_groups={{0,1,2,3}}, dimensions={0}
+}, execution_thread="sparsecore"
+ENTRY %main (x: bf16[256,1024]) -> bf16[1024,1024] {
+  %x = bf16[256,1024]{1,0} parameter(0)
+  %first = ((), (), (s32[8192])) custom-call-start(), custom_call_target="TODO(b/1)", \
+called_computations={%gather}
+  %fed = ((bf16[256,1024]), bf16[1024,1024], (s32[8192])) custom-call-update(%first, %x)
+  %second = ((), (), (s32[8192])) custom-call-start(), custom_call_target="TODO(b/1)", \
+called_computations={%gather}
+  %work = bf16[1024,1024]{1,0} fusion(%x), kind=kOutput, calls=%none, \
+backend_config={"window_config":{"estimated_cycles":"6000000"}}
+  %got = bf16[1024,1024]{1,0} custom-call-done(%fed)
+  %fed2 = ((bf16[256,1024]), bf16[1024,1024], (s32[8192])) custom-call-update(%second, %x)
+  ROOT %end = bf16[1024,1024]{1,0} custom-call-done(%fed2)
+}
+"""
+
+
 MATMULS = """HloModule m, is_scheduled=true
 ENTRY %main (a: bf16[8192,8192]) -> bf16[8192,8192] {
   %a = bf16[8192,8192]{1,0:T(8,128)(2,1)} parameter(0)

@@ -11,9 +11,9 @@ group whose chips stand s apart shares its links with s - 1 others. Then, of an 
 R adds up what the strategy uses at once: one ring, or as many axes as it has colors. A ring that
 goes once through all of a group is closed where the group has two axes, as a grid with an even
 number of chips has a closed path. Groups on different axes share no links, so they run at once. The
-two devices of a chip exchange over its own wires, six times as fast as a link ("TPU7x (Ironwood)" in
-Google Cloud's documentation; taken for older chips of two devices too). Source of the others: the
-book's Part 3, "A Deeper Dive into TPU Communication Primitives". Links reach the share of their
+two devices of a chip exchange over its own wires, six times as fast as a link ("TPU7x (Ironwood)"
+in Google Cloud's documentation; taken for older chips of two devices too). Source of the others:
+the book's Part 3, "A Deeper Dive into TPU Communication Primitives". Links reach the share of their
 bandwidth that was fitted for the planner.
 """
 

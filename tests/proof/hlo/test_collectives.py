@@ -155,6 +155,14 @@ MESH = {"data": 2, "tensor": 2}
             ("all-to-all", ("data", "tensor"), 32, 24.0, True),
         ),
         (
+            "  %s = ((), (), (s32[8192])) custom-call-start(), "
+            'async_execution_thread="sparsecore", custom_call_target="TODO(b/1)", '
+            "called_computations={%async}\n"
+            "  %u = ((f32[8]{0}), f32[8]{0}, (s32[8192])) custom-call-update(%s, %x)\n"
+            "  ROOT %d = f32[8]{0} custom-call-done(%u)",
+            ("all-to-all", ("data", "tensor"), 32, 24.0, True),
+        ),
+        (
             "  %s = (f32[8]{0}, f32[8]{0}, u32[]) all-to-all-start(%x), calls=%async\n"
             "  ROOT %d = f32[8]{0} all-to-all-done(%s)",
             ("all-to-all", ("data", "tensor"), 32, 24.0, True),

@@ -4,7 +4,8 @@ A collective stands in a program in one of these forms:
 
     all-gather                              runs; nothing else does meanwhile
     all-gather-start ... all-gather-done    runs beside what stands between
-    call-start ... call-done                the same, on another core
+    call-start ... call-done                the same, on another core (custom-call-start from
+                                            libtpu 0.0.52 on)
     fusion that holds one                   the compiler merged it with a slice or a copy
     fusion that begins one, matmul fusions  runs beside the matmuls of the fusions between, which
     that carry it on, fusion that ends it   hold it too
@@ -24,7 +25,8 @@ from muster.proof.hlo.program import Op, Program
 
 # Operations that others do the work of: what they call, or what started them.
 _CONTROL = frozenset({"while", "conditional", "call", "async"})
-WRAPPERS = frozenset({"async-start", "call-start"})
+_ELSEWHERE = frozenset({"async", "call", "custom-call"})  # bases of what other cores run
+WRAPPERS = frozenset(f"{base}-start" for base in _ELSEWHERE)
 MEGASCALE = '_xla_megascale_transfer_type="'
 _CARRIED_ON = "async_collective_fusion_config"
 
@@ -87,6 +89,16 @@ def ends_collective(program: Program, op: Op) -> bool:
     return op.phase in {"update", "done"} and op.base in COLLECTIVES
 
 
+def begins_elsewhere(op: Op) -> bool:
+    """Whether another core is started."""
+    return op.opcode in WRAPPERS
+
+
+def feeds_elsewhere(op: Op) -> bool:
+    """Whether another core, started before, gets what it works on."""
+    return op.phase == "update" and op.base in _ELSEWHERE
+
+
 def is_transfer(op: Op) -> bool:
     """Whether it exchanges data with the host, or over it with another slice."""
     return op.base in TRANSFERS
@@ -117,7 +129,12 @@ def is_free(op: Op) -> bool:
     """
     if op.opcode == "custom-call":
         return op.custom_call_target in FREE_TARGETS
-    named = op.opcode in FREE or op.base in _CONTROL or op.phase in {"update", "done"}
+    named = (
+        op.opcode in FREE
+        or op.opcode in WRAPPERS
+        or op.base in _CONTROL
+        or op.phase in {"update", "done"}
+    )
     return named or is_transfer(op) or is_scalar(op)
 
 

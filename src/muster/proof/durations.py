@@ -1,0 +1,121 @@
+"""How long the main core takes for an operation.
+
+From the compiler's estimate, bounded by what its schedules take, or else from shapes.
+"""
+
+import math
+from dataclasses import dataclass
+
+from muster.proof.costs import COMPUTE, GUESSED, KERNEL
+from muster.proof.hlo.flops import matmul_flops_of
+from muster.proof.hlo.kinds import is_pallas, kernel_name
+from muster.proof.hlo.program import Computation, Op, Program
+from muster.proof.hlo.shape import VMEM
+from muster.proof.kernels import Work, attention_seconds, work_of
+from muster.proof.rates import Rates
+
+# What a matmul's schedule leaves of the matrix unit, where nothing but its own loop holds it back:
+# 0.92 (v6e), 0.96 (v5p), 0.965 (v5e) of 8192 x 8192 x 8192, 0.985 (v6e, 98304 KiB of VMEM) of
+# 12288 x 5120 x 32768; bundles that the compiler of libtpu 0.0.52 scheduled, from no run.
+MATMUL_SHARE = 0.95
+COPY_SHARE = 0.55  # of HBM bandwidth that a copy to another layout reaches
+NARROW = frozenset({"s8", "u8", "s4", "u4", "f8e4m3fn", "f8e5m2", "f8e4m3b11fnuz"})
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Duration:
+    """Of one run of an operation.
+
+    Attributes:
+        kind: COMPUTE, KERNEL or GUESSED.
+        note: what it was timed from, where that is worth telling.
+    """
+
+    seconds: float
+    kind: str
+    note: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Durations:
+    """Of the operations of one program on one device."""
+
+    program: Program
+    rates: Rates
+
+    def of(self, computation: Computation, op: Op) -> Duration:
+        """What the main core takes for an operation of a computation."""
+        cycles = op.estimated_cycles
+        if is_pallas(op):
+            work = work_of(op, computation)
+            seconds = max(self._kernel_computes(work), work.hbm_bytes / self.rates.hbm)
+            note = f"kernel {kernel_name(op)}: timed from {work.from_what}"
+            return Duration(seconds=seconds, kind=KERNEL, note=note)
+        if cycles is not None:
+            estimate = cycles / self.rates.clock
+            bounds = self._matmul(computation, op), self._relayout(computation, op)
+            return Duration(seconds=min(estimate, *bounds), kind=COMPUTE)
+        seconds = self._made_twice(computation, op) / self.rates.hbm
+        note = f"{op.opcode} without an estimate: timed from its bytes"
+        return Duration(seconds=seconds, kind=GUESSED, note=note)
+
+    def _kernel_computes(self, work: Work) -> float:
+        """Seconds of the matrix and vector units for a kernel."""
+        if not work.attention or not work.head_dim:
+            return work.flops / self.rates.matmul_flops
+        return attention_seconds(
+            work,
+            matmul_peak=self.rates.peak_flops,
+            vector_rate=self.rates.vector_ops,
+            matrix_unit=self.rates.matrix_unit,
+        )
+
+    def _matmul(self, computation: Computation, op: Op) -> float:
+        """Seconds of a matmul as its schedule runs: a bound on the compiler's earlier estimate.
+
+            max(FLOPs / (0.95 peak), bytes / HBM bandwidth)
+
+        FLOPs of whole tiles of the matrix unit (heads of 128 fill half of one of 256).
+        `estimated_cycles` is guessed before the loop is scheduled, to choose its window. Where
+        windows are small it guesses a third too much (v6e, 8192 x 8192 x 8192: 2.98 million
+        cycles, of which the schedule needs 2.28); see MATMUL_SHARE. Infinite where an operation
+        holds no matmul, or one of narrow numbers, whose peak is another.
+        """
+        by_name = computation.by_name
+        shapes = [op.shape, *(by_name[name].shape for name in op.operands if name in by_name)]
+        if any(array.dtype in NARROW for shape in shapes for array in shape.arrays()):
+            return math.inf
+        tile = self.rates.matrix_unit
+        flops = matmul_flops_of(self.program, op, computation, tile=tile)
+        if not flops:
+            return math.inf
+        computes = flops / (MATMUL_SHARE * self.rates.peak_flops)
+        return max(computes, self._moved(computation, op) / self.rates.hbm)
+
+    def _relayout(self, computation: Computation, op: Op) -> float:
+        """Seconds of a copy to another layout: a bound on the compiler's earlier estimate.
+
+            (bytes read + bytes written) / (0.55 HBM bandwidth)
+
+        A copy's loop is scheduled to less than its memory traffic takes: of v5e, to transpose a
+        bf16 tile of 128 rows and 640 columns of a gathered weight, 380 cycles, where its bytes
+        take 900 and the estimate made before is 9,696. 0.55 is what the compiler itself takes
+        elementwise fusions to reach of HBM. Infinite for what is no copy.
+        """
+        if op.opcode != "copy":
+            return math.inf
+        return self._moved(computation, op) / (COPY_SHARE * self.rates.hbm)
+
+    def _moved(self, computation: Computation, op: Op) -> float:
+        """Bytes of HBM that an operation reads and writes, every array once."""
+        by_name = computation.by_name
+        shapes = [by_name[name].shape for name in op.operands if name in by_name]
+        arrays = [array for shape in (*shapes, op.shape) for array in shape.arrays()]
+        return float(sum(array.padded_bytes for array in arrays if array.memory_space != VMEM))
+
+    def _made_twice(self, computation: Computation, op: Op) -> float:
+        """Bytes that an operation reads and writes, taken to be twice what it makes."""
+        made = op.shape.padded_bytes
+        if op.opcode == "dynamic-update-slice" and op.operands[1] in computation.by_name:
+            made = computation.by_name[op.operands[1]].shape.padded_bytes  # in place
+        return 2.0 * made
