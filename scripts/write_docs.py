@@ -18,7 +18,7 @@ import sysconfig
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-DOCUMENTS = ("README.md", "docs/llama3-on-tpus.md", "docs/validation.md")
+DOCUMENTS = ("README.md", "docs/llama3-on-tpus.md", "docs/tune.md", "docs/validation.md")
 WIDTH = "100"
 BLOCK = re.compile(r"^```console\n(?P<body>.*?)^```$", re.MULTILINE | re.DOTALL)
 

@@ -24,6 +24,16 @@ MOST_BUDGET_SECONDS = 30 * 24 * 3600
 _UNITS = {"s": 1, "m": 60, "h": 3600}
 
 
+def _list_flags(context: click.Context, option: click.Parameter, given: bool) -> None:
+    del option
+    if not given or context.resilient_parsing:
+        return
+    from muster.report.tune_report import print_flags
+
+    print_flags()
+    context.exit()
+
+
 @click.command(cls=Strict)
 @click.argument("plan", metavar="plan.json", type=click.Path(path_type=Path))
 @click.option(
@@ -42,6 +52,14 @@ _UNITS = {"s": 1, "m": 60, "h": 3600}
     "--jobs",
     metavar="N",
     help="Compilations at once, up to the number of cores (2); fewer where memory is short.",
+)
+@click.option(
+    "--list-flags",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_list_flags,
+    help="Print the compiler options that are tried, what each does and where it is from.",
 )
 @JSON
 def tune(plan: Path, out: Path | None, budget: str, jobs: str | None, as_json: bool) -> int:

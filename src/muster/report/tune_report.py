@@ -2,10 +2,13 @@
 
 from collections.abc import Iterator
 
+from rich.padding import Padding
 from rich.text import Text
 
 from muster.report.columns import Column, shown
 from muster.report.terminal import BAD, GOOD, QUIET, WARN, console, title
+from muster.report.words import glued
+from muster.tune.flags import options
 from muster.tune.layouts import layout_name
 from muster.tune.outcome import explanation, findings, how_far_off, verdict, winner
 from muster.tune.search import Rung, Trial, Tuning
@@ -58,6 +61,19 @@ def print_tuning(tuning: Tuning, *, spent: str) -> None:
         screen.print(title("Flags", "in the plan; `muster train` gives them to the compiler"))
         for name, value in planned.compiler_options.items():
             screen.print(Text(f"--{name}={value}", style=QUIET))
+
+
+def print_flags() -> None:
+    """Print the compiler options that are worth trying."""
+    screen = console()
+    for option in options():
+        of = [f"on {', '.join(option.chips)}"] if option.chips else []
+        of += [f"with {option.where}"] if option.where != "always" else []
+        of += [f"with {name}={value}" for name, value in option.needs.items()]
+        screen.print(
+            title(f"{option.name}={','.join(option.values)}", "; ".join(of)), overflow="fold"
+        )
+        screen.print(Padding(glued(f"{option.what} ({option.source})"), (0, 0, 0, 4)))
 
 
 def _headline(tuning: Tuning) -> Text:

@@ -1,7 +1,7 @@
 """What can be varied of a plan without changing what it computes: step knobs and compiler flags."""
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from muster.planner.plan_file import PlannedRun
 from muster.planner.step_choices import STEP, AttentionBlocks, StepChoices
@@ -16,15 +16,18 @@ class Flag:
 
     Attributes:
         what: what it does, one line.
+        needs: options that it does not work without.
     """
 
     name: str
     value: str
     what: str = ""
+    needs: Mapping[str, str] = field(default_factory=dict, hash=False)
 
     def on(self, planned: PlannedRun) -> PlannedRun:
         """The plan with it."""
-        return with_options(planned, {**planned.compiler_options, self.name: self.value})
+        options = {**planned.compiler_options, **self.needs, self.name: self.value}
+        return with_options(planned, options)
 
     def __str__(self) -> str:
         """As on the compiler's command line, without dashes."""

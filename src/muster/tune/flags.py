@@ -1,7 +1,7 @@
 """The compiler's options that are worth trying on each generation of TPUs: data/flags.toml."""
 
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -10,7 +10,6 @@ from muster.planner.plan_file import PlannedRun
 from muster.tune.choices import Flag
 
 DATA = Path(__file__).parent / "data" / "flags.toml"
-WHERE = ("always", "several slices", "host memory")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,6 +23,7 @@ class Option:
         where: "several slices": traffic between slices alone; "host memory": activations that wait
             there alone; "always".
         source: who uses or documents it.
+        needs: options that it does not work without.
     """
 
     name: str
@@ -32,6 +32,7 @@ class Option:
     chips: tuple[str, ...]
     where: str
     source: str
+    needs: Mapping[str, str]
 
 
 @cache
@@ -46,6 +47,7 @@ def options() -> tuple[Option, ...]:
             chips=tuple(entry.get("chips", ())),
             where=entry.get("where", "always"),
             source=entry["source"],
+            needs=entry.get("needs", {}),
         )
         for name, entry in held.items()
     )
@@ -64,4 +66,4 @@ def flags_for(planned: PlannedRun) -> Iterator[Flag]:
             continue
         for value in option.values:
             if planned.compiler_options.get(option.name) != value:
-                yield Flag(name=option.name, value=value, what=option.what)
+                yield Flag(name=option.name, value=value, what=option.what, needs=option.needs)
