@@ -1,0 +1,1 @@
+"""Published runs of MaxText: their settings, their programs, what the reading says of them."""

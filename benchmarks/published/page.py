@@ -1,0 +1,93 @@
+"""The page with the table."""
+
+import datetime
+from collections.abc import Iterator, Sequence
+
+from published.flags import CONTINUATION_FUSION, SPARSE_CORES, name_of
+from published.reading import Read
+
+
+def table(rows: Sequence[Read]) -> Iterator[str]:
+    """The lines of the table, in Markdown."""
+    yield (
+        "| row | hardware | model | published s | cycles alone ms | as scheduled ms | kernels ms "
+        "| exposed communication ms | other waits ms | predicted s | error |"
+    )
+    yield "|---|---|---|--:|--:|--:|--:|--:|--:|--:|--:|"
+    for each in rows:
+        row = each.row
+        begin = f"| {row.id} | {row.hardware} | {row.model} | {row.step:.3f} |"
+        if each.compiled.path is None:
+            yield f"{begin} not read | | | | | | |"
+            continue
+        parts = (each.guessed, each.compute, each.kernels, each.exposed, each.other)
+        told = " | ".join(f"{1e3 * part:.0f}" for part in parts)
+        yield f"{begin} {told} | {each.step:.3f} | {each.error:+.1f}% |"
+
+
+PAGE = """# Published steps, read from MaxText's own programs
+
+Made by `benchmarks/published_programs.py` on {date}; do not edit. {versions}.
+
+{table}
+
+{summary}
+
+To make it again, with `pip install maxtext==0.2.5` in an environment of its own:
+
+    uv run --extra train python benchmarks/published_programs.py FOLDER \\
+        --maxtext ENV/bin/python --write docs/published-programs.md
+
+Rows: of `runs.csv` all that are complete, for v5e, v5p or v6e, of a dense model on one slice; for
+each hardware and model the newest, and of several of one day the one on the most chips. The rule
+was written down before any of them was read. The programs are MaxText's and are not in this
+repository.
+
+Published: seconds of one step where the source gives them; of `maxtext-...` rows, which give
+TFLOP/s, the tokens of a step over the rate that the row's way of counting FLOPs implies.
+Cycles alone: the sum of what the compiler guessed (`estimated_cycles`), over the clock.
+As scheduled: the same with matmuls and copies held to what their schedules take.
+Kernels, exposed communication, other waits (copies to and from the host or VMEM, operations
+without an estimate): from shapes, links and bandwidths. All are estimates; nothing ran.
+
+These runs were compiled by MaxText and compilers of their day, these programs by the versions
+above: where the two chose other layouts, another offload or another overlap, the error holds that
+too. Settings are the recipe's; whatever it leaves open has the defaults of MaxText 0.2.5. Flags are
+the recipe's too, with one rule for all rows: where this compiler refuses `{fusion}`,
+by which recipes have gathers run beside matmuls ("not supported/recommended on platforms other than
+TPU v5e", it says), the SparseCores run them instead: {instead}.
+
+## Rows
+
+{rows}
+"""
+
+
+def page(rows: Sequence[Read]) -> str:
+    """The page, in Markdown."""
+    read = [each for each in rows if each.compiled.path is not None]
+    versions = {key: value for each in read for key, value in each.compiled.versions.items()}
+    within = sum(abs(each.error) <= 10 for each in read)
+    summary = (
+        f"{within} of {len(rows)} rows are within 10 %; {len(rows) - len(read)} were not read."
+    )
+    return PAGE.format(
+        date=datetime.datetime.now(tz=datetime.UTC).date(),
+        versions=", ".join(f"{key} {value}" for key, value in versions.items()),
+        table="\n".join(table(rows)),
+        summary=summary,
+        fusion=CONTINUATION_FUSION,
+        instead=", ".join(f"`{flag}`" for flag in SPARSE_CORES),
+        rows="\n".join(map(_told, rows)),
+    )
+
+
+def _told(each: Read) -> str:
+    """A row's source, and what the compiler said of its flags or of itself."""
+    refused = ", ".join(f"`{flag}`" for flag in each.compiled.refused)
+    said = [f"- {each.row.id}: {each.row.source or 'settings not found'}"]
+    said += [f"flags refused: {refused}"] if refused else []
+    fused = CONTINUATION_FUSION in map(name_of, each.compiled.refused)
+    said += ["SparseCores in their place"] if fused else []
+    said += [f"not read: {each.compiled.error}"] if each.compiled.error else []
+    return "; ".join(said) + "."

@@ -1,0 +1,69 @@
+"""The published runs whose programs are read, and the flags that they are compiled with."""
+
+import csv
+import sys
+from pathlib import Path
+
+import pytest
+
+from muster.validation.runs import RUNS_FILE
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+
+from published.compiling import Compiled, compile_row
+from published.flags import (
+    CONTINUATION_FUSION,
+    SPARSE_CORES,
+    V5P_SCRIPT,
+    name_of,
+    taken,
+)
+from published.page import page
+from published.reading import Read
+from published.rows import ROWS
+from published.settings import Row
+
+REFUSED = {CONTINUATION_FUSION: "false", "xla_tpu_unheard_of": ""}
+
+
+def runs() -> dict[str, dict[str, str]]:
+    with RUNS_FILE.open(newline="") as file:
+        return {row["id"]: row for row in csv.DictReader(file)}
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.id)
+def test_a_rows_step_is_the_published_one(row: Row) -> None:
+    run = runs()[row.id]
+    step = run["measured_step_seconds"]
+    if not step:  # TFLOP/s are given: tokens of a step over the rate that these come to
+        tokens = float(run["per_device_batch"]) * float(run["seq_len"])
+        step = str(tokens / float(run["tokens_per_s_per_chip_recomputed"]))
+    assert row.step == pytest.approx(float(step), rel=2e-3)
+    assert row.settings["per_device_batch_size"] == run["per_device_batch"]
+
+
+def test_the_sparse_cores_stand_for_what_is_refused() -> None:
+    flags = taken([*V5P_SCRIPT, "xla_tpu_unheard_of=1"], REFUSED)
+    assert f"{CONTINUATION_FUSION}=false" in flags
+    assert flags[-len(SPARSE_CORES) :] == list(SPARSE_CORES)
+    assert len(set(map(name_of, flags))) == len(flags)
+    assert not any("unheard" in flag for flag in flags)
+
+
+def test_flags_that_nothing_refuses_stay() -> None:
+    assert taken(V5P_SCRIPT, {}) == list(V5P_SCRIPT)
+    assert taken(["xla_tpu_rwb_fusion=false"], REFUSED) == ["xla_tpu_rwb_fusion=false"]
+
+
+def test_no_row_is_dropped_from_the_page(tmp_path: Path) -> None:
+    rows = [Read(row=row, compiled=compile_row(row, tmp_path, None)) for row in ROWS]
+    text = page(rows)
+    assert f"0 of {len(ROWS)} rows are within 10 %; {len(ROWS)} were not read." in text
+    assert all(f"| {row.id} |" in text for row in ROWS)
+
+
+def test_a_row_says_what_was_refused() -> None:
+    left = Compiled(path=None, refused=(f"{CONTINUATION_FUSION}=true",), error="died")
+    text = page([Read(row=ROWS[0], compiled=left)])
+    said = f"flags refused: `{CONTINUATION_FUSION}=true`; SparseCores in their place"
+    assert f"{said}; not read: died." in text
