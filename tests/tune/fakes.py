@@ -36,6 +36,7 @@ def answer(seconds: float, memory: int = 10**9) -> Answer:
         kernel_seconds=0.1 * seconds,
         exposed_seconds=0.1 * seconds,
         memory_bytes=memory,
+        temporaries_bytes=memory // 2,
         usable_bytes=USABLE,
     )
     return Answer(

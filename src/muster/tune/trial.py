@@ -43,6 +43,7 @@ class Reading:
         kernel_seconds: attention kernels, by their shapes.
         exposed_seconds: collectives that no work hides.
         memory_bytes: the compiler's count of one device.
+        temporaries_bytes: of these, what lives within a step.
         usable_bytes: what there is.
     """
 
@@ -52,6 +53,7 @@ class Reading:
     kernel_seconds: float
     exposed_seconds: float
     memory_bytes: int
+    temporaries_bytes: int
     usable_bytes: int
 
     @property
@@ -155,6 +157,7 @@ def _read(planned: PlannedRun, done: Compilation) -> Reading:
         kernel_seconds=timeline.of_kind("kernel"),
         exposed_seconds=timeline.exposed_communication,
         memory_bytes=memory.total,
+        temporaries_bytes=done.memory.temporaries,
         usable_bytes=memory.usable,
     )
 
