@@ -11,6 +11,7 @@ from muster.errors import BadInput
 from muster.hardware import parse_cluster
 from muster.models.hf_config import architecture_from_config
 from muster.planner.build import make_plan
+from muster.planner.choice import Restrictions
 from muster.planner.plan_file import planned_run
 from muster.planner.step_choices import (
     DEFAULT_STEP,
@@ -80,3 +81,21 @@ def test_bad_values_are_one_line(step: Any, said: str) -> None:
 def test_blocks_are_told_by_what_differs() -> None:
     assert str(AttentionBlocks()) == "512 tokens"
     assert str(AttentionBlocks(queries=1024, fused_backward=True)) == "queries 1024, fused backward"
+
+
+def test_a_placement_is_read_where_it_is_not_the_rules() -> None:
+    plan = make_plan(
+        architecture_from_config(LLAMA, name="small"),
+        parse_cluster("v5p:4x4x4"),
+        Workload(sequence_length=1024, batch_sequences=64, param_dtype="bf16"),
+        restrictions=Restrictions(fixed={"tensor": 4, "fsdp": 16}),
+    )
+    document = plan.to_json()
+    assert planned_run(document, where="x").torus is None
+    layout: Any = document["layout"]
+    other = {"tensor": ["x:2", "y:2"], "fsdp": ["z", "y:2", "x:2"]}
+    held = planned_run(document | {"layout": {**layout, "torus": other}}, where="x").torus
+    assert held == {"tensor": ("x:2", "y:2"), "fsdp": ("z", "y:2", "x:2")}
+    for bad, said in (({"tensor": "x"}, "it must be a list of axes"), ({"tensor": ["w"]}, "'w'")):
+        with pytest.raises(BadInput, match=said):
+            planned_run(document | {"layout": {**layout, "torus": bad}}, where="x")

@@ -4,20 +4,23 @@ import json
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Never, cast
 
 from muster.errors import BadInput, shorten
 from muster.hardware import Cluster, parse_cluster
+from muster.hardware import Torus as TorusNetwork
 from muster.models.architecture import Architecture
 from muster.models.hf_config import architecture_from_config, printable
 from muster.planner.given import read_given
 from muster.planner.plan import SCHEMA
 from muster.planner.step_choices import DEFAULT_STEP, StepChoices, step_choices
+from muster.roofline.fabric import physical_axes
 from muster.roofline.remat import Remat, parse_remat
 from muster.roofline.workload import Workload
 from muster.sharding.mesh import Layout
+from muster.sharding.placing import Torus, placed
 
 MOST_BYTES = 64 * 1024**2
 MOST_OF_A_BATCH = 2**40  # tokens of a sequence, sequences of a batch: more than anyone has
@@ -40,6 +43,7 @@ class PlannedRun:
         flops_per_token: 6 x active parameters, which that MFU counts.
         document: the plan's whole JSON object.
         step: how the step is written.
+        torus: the physical axes of each mesh axis, where they are others than the rule's.
     """
 
     architecture: Architecture
@@ -52,6 +56,7 @@ class PlannedRun:
     flops_per_token: float
     document: Mapping[str, object]
     step: StepChoices = DEFAULT_STEP
+    torus: Torus | None = None
 
     @property
     def compiler_options(self) -> Mapping[str, str]:
@@ -137,7 +142,7 @@ def planned_run(document: object, *, where: str) -> PlannedRun:
         step=step_choices(part.holds, where=where),
     )
     _check(run, where)
-    return run
+    return replace(run, torus=_torus(part.part("layout"), run))
 
 
 def _option(value: object) -> str:
@@ -204,6 +209,31 @@ def _layout(part: "_Part") -> Layout:
             flag = field.name.startswith("shards_")
             values[field.name] = part.flag(field.name) if flag else part.whole(field.name)
     return Layout(**values)  # type: ignore[arg-type]
+
+
+def _torus(part: "_Part", run: PlannedRun) -> Torus | None:
+    """The placement that a plan names; None where it names none, or the rule's."""
+    held = part.holds.get("torus")
+    if held is None:
+        return None
+    torus: dict[str, tuple[str, ...]] = {}
+    for name, axes in part.part("torus").holds.items():
+        if not isinstance(axes, list | tuple) or not all(isinstance(axis, str) for axis in axes):
+            raise BadInput(
+                f"{part.where}: torus: {shorten(name)} is {shorten(axes)}; it must be a list of "
+                'axes, as ["z", "y:8"]'
+            )
+        if axes:
+            torus[name] = tuple(axes)
+    if torus == dict(physical_axes(run.cluster, run.layout)):
+        return None
+    if not isinstance(run.cluster.chip.network, TorusNetwork):
+        raise BadInput(f"{part.where}: torus: {run.cluster.chip.id} chips stand in none")
+    try:
+        placed(run.cluster.slice.shape, run.layout, torus)
+    except BadInput as error:
+        raise BadInput(f"{part.where}: {error}") from None
+    return torus
 
 
 def _workload(part: "_Part") -> Workload:

@@ -114,7 +114,7 @@ def placement(
     block = list(take(axes, layout.weight_shards // devices_per_chip))
     if devices_per_chip > 1:
         block.append(Piece(CHIP_AXIS, devices_per_chip, devices_per_chip, 1))
-    inside = {name: _split_off(block, getattr(layout, name)) for name in reversed(BLOCK)}
+    inside = {name: split_off(block, getattr(layout, name)) for name in reversed(BLOCK)}
     return {
         "tensor": tensor,
         **{name: inside[name] for name in BLOCK},
@@ -123,7 +123,7 @@ def placement(
     }
 
 
-def _split_off(pieces: list[Piece], ways: int) -> tuple[Piece, ...]:
+def split_off(pieces: list[Piece], ways: int) -> tuple[Piece, ...]:
     """Take the innermost ways of a group for a group inside it; `pieces` keeps the others."""
     taken: list[Piece] = []
     for number in reversed(range(len(pieces))):

@@ -13,20 +13,30 @@ from jax.sharding import AxisType, Mesh
 
 from muster.errors import BadInput
 from muster.sharding.mesh import Layout
-from muster.sharding.torus import AXIS_NAMES, Piece, placement
+from muster.sharding.placing import Torus, placed
+from muster.sharding.torus import AXIS_NAMES, Piece
 
 AXES = ("slice", "stage", "data", "fsdp", "sequence", "expert", "tensor")
 SPLIT_AXIS = "fsdp"  # has an axis of the mesh for each of its physical axes
 
 
-def make_mesh(layout: Layout, devices: Sequence[jax.Device] | None = None) -> Mesh:
+def make_mesh(
+    layout: Layout,
+    devices: Sequence[jax.Device] | None = None,
+    torus: Torus | None = None,
+) -> Mesh:
     """The mesh of a layout, outermost axis first, on the first of `devices` that it needs.
 
     On TPUs every mesh axis takes the physical axes that `sharding.torus` gives it, and `fsdp` is
     several axes of the mesh where those are several: `fsdp_z`, `fsdp_y`.
 
+    Args:
+        layout: ways over devices.
+        devices: to lay it over; None for all that there are.
+        torus: physical axes of each mesh axis, where a plan names others than the rule.
+
     Raises:
-        BadInput: there are fewer devices than the layout has chips.
+        BadInput: there are fewer devices than the layout has chips, or the torus is another one.
     """
     available = list(jax.devices() if devices is None else devices)
     if len(available) < layout.chips_used:
@@ -39,8 +49,8 @@ def make_mesh(layout: Layout, devices: Sequence[jax.Device] | None = None) -> Me
             number = getattr(device, "slice_index", None) if layout.slice > 1 else None
             slices.setdefault(number or 0, []).append(device)
         used = [own[: layout.chips_per_slice] for own in slices.values()][: layout.slice]
-        grid = np.stack([_on_torus(layout, own) for own in used])
-        ways = mesh_ways(layout, torus_pieces(layout, used[0]))
+        grid = np.stack([_on_torus(layout, own, torus) for own in used])
+        ways = mesh_ways(layout, torus_pieces(layout, used[0], torus))
     else:
         grid = np.asarray(available[: layout.chips_used])
         ways = mesh_ways(layout, {})
@@ -70,11 +80,13 @@ def split_name(piece: Piece) -> str:
     return f"{SPLIT_AXIS}_{AXIS_NAMES[piece.axis]}"
 
 
-def _on_torus(layout: Layout, devices: list[jax.Device]) -> np.ndarray[Any, np.dtype[np.object_]]:
+def _on_torus(
+    layout: Layout, devices: list[jax.Device], torus: Torus | None
+) -> np.ndarray[Any, np.dtype[np.object_]]:
     """The devices of one slice in the mesh's order, all of its axes but `slice`."""
     ways = tuple(getattr(layout, axis) for axis in AXES[1:])
     places, shape = _places(devices)
-    pieces = torus_pieces(layout, devices)
+    pieces = torus_pieces(layout, devices, torus)
     order = [piece for name in AXES for piece in pieces.get(name, ())]
     if not pieces:
         # Ways that the torus does not divide into, or a part of its chips: JAX's own order.
@@ -90,12 +102,14 @@ def _on_torus(layout: Layout, devices: list[jax.Device]) -> np.ndarray[Any, np.d
     return grid.reshape([piece.ways for piece in split]).transpose(turned).reshape(ways)
 
 
-def torus_pieces(layout: Layout, devices: Sequence[jax.Device]) -> Mapping[str, tuple[Piece, ...]]:
+def torus_pieces(
+    layout: Layout, devices: Sequence[jax.Device], torus: Torus | None = None
+) -> Mapping[str, tuple[Piece, ...]]:
     """The physical axes of each mesh axis on one slice; empty where the ways do not fit a torus."""
     if devices[0].platform != "tpu":
         return {}
     _, shape = _places(devices)
-    pieces = placement(shape[:-1], layout, devices_per_chip=shape[-1])
+    pieces = placed(shape[:-1], layout, torus, devices_per_chip=shape[-1])
     taken = math.prod(piece.ways for of_axis in pieces.values() for piece in of_axis)
     return pieces if taken == layout.chips_per_slice == math.prod(shape) else {}
 

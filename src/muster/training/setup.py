@@ -20,6 +20,7 @@ from muster.planner.trainable import training_obstacles
 from muster.roofline.remat import Remat
 from muster.roofline.workload import Workload
 from muster.sharding.mesh import Layout
+from muster.sharding.placing import Torus
 from muster.training.attention import Masking, attention_for
 from muster.training.batch import Batch
 from muster.training.experts import DROPLESS, Dispatch
@@ -80,6 +81,7 @@ def make_model(
         dispatch=dispatch,
         devices=devices,
         choices=planned.step,
+        torus=planned.torus,
     )
 
 
@@ -157,6 +159,7 @@ def model_on(
     dispatch: Dispatch = DROPLESS,
     devices: Sequence[jax.Device] | None = None,
     choices: StepChoices = DEFAULT_STEP,
+    torus: Torus | None = None,
 ) -> Model:
     """A model in a layout on the devices that are there.
 
@@ -164,9 +167,9 @@ def model_on(
         BadInput: the model's arithmetic is not known here, or there are too few devices.
     """
     numerics(architecture)
-    mesh, dtype = make_mesh(layout, devices), jnp.dtype(compute_dtype)
+    mesh, dtype = make_mesh(layout, devices, torus), jnp.dtype(compute_dtype)
     whole = sequence_length % (layout.sequence * layout.tensor) == 0
-    pieces = torus_pieces(layout, list(mesh.devices[0].flat))
+    pieces = torus_pieces(layout, list(mesh.devices[0].flat), torus)
     attend, attention = _attend(architecture, mesh, sequence_length, dtype, choices)
     return Model(
         architecture=architecture,

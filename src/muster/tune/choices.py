@@ -1,13 +1,21 @@
-"""What can be varied of a plan without changing what it computes: step knobs and compiler flags."""
+"""What can be varied of a plan's layout without changing what it computes.
+
+The step's own choices, the compiler's flags, and which axes of the torus each mesh axis takes.
+"""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import islice
+from typing import cast
 
+from muster.hardware import Torus as TorusNetwork
 from muster.planner.plan_file import PlannedRun
 from muster.planner.step_choices import STEP, AttentionBlocks, StepChoices
+from muster.sharding.placing import Torus, placements
 
 UNROLLED = (2, 4)
 CHUNKS = (1024, 2048, 4096)  # tokens
+MOST_PLACEMENTS = 4
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,7 +59,27 @@ class Knob:
         return f"{self.name.replace('_', ' ')}: {getattr(self.step, self.name)}"
 
 
-type Change = Flag | Knob
+@dataclass(frozen=True, kw_only=True)
+class Placement:
+    """Other physical axes of the torus for the mesh axes of one layout."""
+
+    torus: Torus = field(hash=False)
+    name: str = "torus"
+
+    def on(self, planned: PlannedRun) -> PlannedRun:
+        """The plan with it; the planner's estimates stay those of the rule's placement."""
+        layout = cast("Mapping[str, object]", planned.document["layout"])
+        written = {name: list(axes) for name, axes in self.torus.items()}
+        document = dict(planned.document) | {"layout": {**layout, "torus": written}}
+        return replace(planned, torus=self.torus, document=document)
+
+    def __str__(self) -> str:
+        """Each mesh axis with its physical ones."""
+        named = (f"{name} {' '.join(axes)}" for name, axes in self.torus.items())
+        return f"torus: {', '.join(named)}"
+
+
+type Change = Flag | Knob | Placement
 
 
 def with_options(planned: PlannedRun, options: Mapping[str, str]) -> PlannedRun:
@@ -73,6 +101,16 @@ def with_changes(planned: PlannedRun, changes: Iterable[Change]) -> PlannedRun:
     for change in changes:
         planned = change.on(planned)
     return planned
+
+
+def placements_of(planned: PlannedRun) -> Iterator[Placement]:
+    """Other placements of its layout, for a slice that the layout fills."""
+    cluster, layout = planned.cluster, planned.layout
+    if not isinstance(cluster.chip.network, TorusNetwork):
+        return
+    if layout.chips_per_slice == cluster.slice.chips:
+        for torus in islice(placements(cluster.slice.shape, layout), MOST_PLACEMENTS):
+            yield Placement(torus=torus)
 
 
 def knobs(planned: PlannedRun) -> Iterator[Knob]:

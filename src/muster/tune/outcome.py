@@ -153,7 +153,8 @@ def verdict(trial: Trial, tuning: Tuning) -> str:
     if _is_refused(trial):
         return "not taken"
     if not answer.fits:
-        return answer.status if answer.status in {"died", "refused"} else "does not fit"
+        said = {"died": "died", "refused": "refused", "bad_input": "no such step"}
+        return said.get(answer.status, "does not fit")
     if trial.gain is None or trial.gains:
         return "fits" if trial.gain is None else "gains"
     return "the same" if abs(trial.gain) <= LEAST_GAIN else "slower"

@@ -17,9 +17,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
+from muster.errors import BadInput
 from muster.planner.plan_file import PlannedRun
 from muster.proof.memory import predicted_memory
-from muster.tune.choices import Change, knobs, with_changes
+from muster.tune.choices import Change, Placement, knobs, placements_of, with_changes
 from muster.tune.flags import flags_for
 from muster.tune.jobs import Jobs
 from muster.tune.layouts import Candidate, candidates, layout_name, predicted_seconds
@@ -150,7 +151,9 @@ def tune(
     tuning = Tuning(given=planned, seen=seen)
     try:
         own = layout_name(planned.layout, planned.remat)
-        _ask(tuning, jobs, "plan", [(own, planned, ())], essential=True)
+        for trial in _ask(tuning, jobs, "plan", [(own, planned, ())], essential=True):
+            if trial.answer.status == "bad_input":
+                raise BadInput(trial.answer.message)
         _layouts(tuning, jobs, candidates(planned) if listed is None else listed)
         if tuning.best is not None:
             tried = tuple(_changes(tuning.best.planned)) if changes is None else changes
@@ -163,8 +166,8 @@ def tune(
 
 
 def _changes(planned: PlannedRun) -> Iterator[Change]:
-    """Knobs and flags by turns, so that a short budget sees the best of both."""
-    kinds: list[Iterator[Change]] = [iter(flags_for(planned)), iter(knobs(planned))]
+    """Placements, flags and knobs by turns, so that a short budget sees the best of each."""
+    kinds: list[Iterator[Change]] = [placements_of(planned), flags_for(planned), knobs(planned)]
     while kinds:
         for kind in tuple(kinds):
             change = next(kind, None)
@@ -305,9 +308,11 @@ def _runners_up(tuning: Tuning, jobs: Jobs) -> None:
         ),
         key=lambda each: each.seconds or 0.0,
     )
+    changes = tuple(each for each in best.changes if not isinstance(each, Placement))
     asked: list[Asked] = [
-        (f"{each.what} + the same changes", with_changes(each.planned, best.changes), best.changes)
+        (f"{each.what} + the same choices", with_changes(each.planned, changes), changes)
         for each in near[:RUNNERS_UP]
+        if changes  # a placement suits its own layout alone
     ]
     _ask(tuning, jobs, "runner-up", asked)
 

@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from muster.errors import BadInput
 from muster.planner.plan_file import PlannedRun
 from muster.proof.child import Progress
 from muster.proof.compiler import (
@@ -121,13 +120,7 @@ def find_kept(question: Question) -> Answer | None:
 
 
 def answer_of(planned: PlannedRun, done: Compilation) -> Answer:
-    """Read what a compilation gave.
-
-    Raises:
-        BadInput: there is no such step to compile.
-    """
-    if done.status == "bad_input":
-        raise BadInput(done.message)
+    """Read what a compilation gave."""
     reading = _read(planned, done) if done.text is not None else None
     in_hbm = done.status == "too_large" and done.space in {"", "hbm"}
     return Answer(
