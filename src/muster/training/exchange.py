@@ -4,25 +4,28 @@
     whole_weight    all-gather over the shards      reduce-scatter of the gradient
     gather_tokens   all-gather over `tensor`        reduce-scatter
     scatter_tokens  reduce-scatter over `tensor`    all-gather
+    held_alike      nothing                         all-reduce between chips with the same shard
 
 So a step's collectives stand in the code, as in Megatron-LM (arXiv:2205.05198, section 4.2.2) and
 ZeRO-3 (arXiv:1910.02054), and the compiler has none to guess.
 
 What is differentiated is the sum of what all chips return. A value that several chips hold alike
-therefore has a derivative in parts, one on each of them, whose sum it is; `sum_over_replicas` adds
-the parts up for parameters, once a step.
+therefore has a derivative in parts, one on each of them, whose sum it is. `held_alike` adds up the
+parts of a layer's matrices while the backward pass goes on with the layer below, so that links
+between slices are busy beside the matmuls; `sum_over_replicas` those of other parameters, once a
+step, and all of them where microbatches are added up first.
 
 Letters: B sequences of a chip, T their tokens, t those of them that lie on it between blocks,
 D d_model.
 """
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 import jax
 from jax import lax
 
 from muster.sharding.rules import BATCH_AXES, MeshAxes
-from muster.training.mesh import AXES
 from muster.training.partition import Partition
 
 TOKEN_AXES = (*BATCH_AXES, "sequence")
@@ -84,23 +87,39 @@ def sum_over_tokens[Tree](tree: Tree, place: Partition) -> Tree:
     return summed
 
 
+def held_alike(shard: jax.Array, axes: MeshAxes) -> jax.Array:
+    """The same shard; its gradient is added up over the chips along `axes`, which hold it too."""
+    return _held_alike(axes, shard) if axes else shard
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _held_alike(_axes: MeshAxes, shard: jax.Array) -> jax.Array:
+    return shard
+
+
+def _held_alike_forward(_axes: MeshAxes, shard: jax.Array) -> tuple[jax.Array, None]:
+    return shard, None
+
+
+def _held_alike_backward(axes: MeshAxes, _saved: None, part: jax.Array) -> tuple[jax.Array]:
+    return (lax.psum(part, axes),)
+
+
+_held_alike.defvjp(_held_alike_forward, _held_alike_backward)
+
+
 def sum_over_replicas(
-    gradients: Mapping[str, jax.Array],
-    split_axes: Mapping[str, Sequence[MeshAxes]],
-    place: Partition,
+    gradients: Mapping[str, jax.Array], axes_of: Mapping[str, MeshAxes]
 ) -> dict[str, jax.Array]:
     """Add up each parameter's gradient over the chips that hold the same shard of it.
 
     Args:
         gradients: by the parameters' names.
-        split_axes: the mesh axes that split each dim of each parameter.
-        place: the mesh.
+        axes_of: along which those chips stand; () for a gradient that is whole already.
     """
     groups: dict[MeshAxes, list[str]] = {}
     for name in gradients:
-        split = {axis for axes in split_axes[name] for axis in axes}
-        alike = tuple(axis for axis in present(place, AXES) if axis not in split)
-        groups.setdefault(alike, []).append(name)
+        groups.setdefault(axes_of[name], []).append(name)
     summed = dict(gradients)
     for axes, names in groups.items():
         if axes:

@@ -31,7 +31,7 @@ from muster.planner.step_choices import DEFAULT_STEP, StepChoices
 from muster.roofline.remat import Remat
 from muster.sharding.rules import MeshAxes
 from muster.training.batch import Batch
-from muster.training.exchange import gather_tokens, scatter_tokens, whole_weight
+from muster.training.exchange import gather_tokens, held_alike, scatter_tokens, whole_weight
 from muster.training.experts import DROPLESS, Dispatch, RouterLosses, mixture
 from muster.training.params import Params, layer_params
 from muster.training.partition import LAYERS, Partition
@@ -90,6 +90,11 @@ class Model:
     def gathered_axes(self) -> Mapping[str, Sequence[MeshAxes]]:
         """Of each parameter's dims, the mesh axes that are gathered where it is used."""
         return self.partition.gathered_axes(self.architecture)
+
+    @cached_property
+    def summed_at_once(self) -> Mapping[str, MeshAxes]:
+        """Axes along which a layer's gradient is added up before the next layer's is computed."""
+        return self.partition.summed_at_once(self.architecture)
 
 
 def hidden_states(params: Params, batch: Batch, model: Model) -> tuple[jax.Array, RouterLosses]:
@@ -197,14 +202,13 @@ def decoder_layer(
 
 def _whole(shards: Params, model: Model) -> Params:
     """A layer's weights as its matmuls read them."""
-    return {
-        name: whole_weight(
-            shard, model.gathered_axes[LAYERS + name], model.partition, model.compute_dtype
-        )
-        if "norm" not in name
-        else shard
-        for name, shard in shards.items()
-    }
+
+    def whole(name: str, shard: jax.Array) -> jax.Array:
+        shard = held_alike(shard, model.summed_at_once.get(LAYERS + name, ()))
+        axes = model.gathered_axes[LAYERS + name]
+        return whole_weight(shard, axes, model.partition, model.compute_dtype)
+
+    return {name: shard if "norm" in name else whole(name, shard) for name, shard in shards.items()}
 
 
 def attention(

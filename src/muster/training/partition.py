@@ -189,6 +189,28 @@ class Partition:
             for weight in table
         }
 
+    def replica_axes(self, architecture: Architecture) -> dict[str, MeshAxes]:
+        """The axes of the mesh along which chips hold the same shard of each parameter."""
+        several = [axis for axis in self.mesh.axis_names if self.mesh.shape[axis] > 1]
+        return {
+            name: tuple(axis for axis in several if all(axis not in axes for axes in split))
+            for name, split in self.split_axes(architecture).items()
+        }
+
+    def summed_at_once(self, architecture: Architecture) -> dict[str, MeshAxes]:
+        """Those of `replica_axes` along which gradients are added up as soon as they are there.
+
+        Of the layers' matrices, where there are no microbatches to be added up first.
+        """
+        if self.layout.microbatches > 1:
+            return {}
+        replicas = self.replica_axes(architecture)
+        return {
+            weight.name: replicas[weight.name]
+            for weight in padded_table(architecture, self.layout)
+            if weight.name.startswith(LAYERS) and weight.role != "vector"
+        }
+
     def gathered_axes(self, architecture: Architecture) -> dict[str, tuple[MeshAxes, ...]]:
         """Those of `split_axes` that are gathered where a weight is used: D's."""
         split = self.split_axes(architecture)

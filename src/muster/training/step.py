@@ -176,7 +176,7 @@ def _on_every_chip[Out](
         mesh=place.mesh,
         in_specs=(_param_specs(model), place.tokens.spec),
         out_specs=out_specs,
-        check_vma=False,  # gradients of what chips hold alike are added up by `sum_over_replicas`
+        check_vma=False,  # gradients of what chips hold alike are added up in `exchange`
     )
     return mapped
 
@@ -205,8 +205,8 @@ def _chip_gradients(
     gradients, sums = _over_microbatches(
         jax.grad(loss, has_aux=True), params, batch, place.layout.microbatches
     )
-    split_axes = place.split_axes(model.architecture)
-    return sum_over_replicas(gradients, split_axes, place), sums
+    late = place.replica_axes(model.architecture) | dict.fromkeys(model.summed_at_once, ())
+    return sum_over_replicas(gradients, late), sums
 
 
 def _over_microbatches(
