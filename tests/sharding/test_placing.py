@@ -2,6 +2,7 @@
 
 import math
 from itertools import product
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -21,7 +22,7 @@ def layouts(draw: st.DrawFn) -> tuple[tuple[int, ...], Layout]:
     """A torus and a layout that fills it."""
     shape = draw(st.sampled_from(SHAPES))
     left = math.prod(shape)
-    ways = {}
+    ways: dict[str, Any] = {}
     for name in ("tensor", "sequence", "fsdp"):
         ways[name] = draw(st.sampled_from([each for each in POWERS if left % each == 0]))
         left //= ways[name]
