@@ -6,7 +6,7 @@ from rich.padding import Padding
 from rich.text import Text
 
 from muster.report.columns import Column, shown
-from muster.report.terminal import BAD, GOOD, QUIET, WARN, console, title
+from muster.report.terminal import BAD, GOOD, QUIET, WARN, Grid, console, title
 from muster.report.words import glued
 from muster.tune.flags import options
 from muster.tune.layouts import layout_name
@@ -50,11 +50,14 @@ def print_tuning(tuning: Tuning, *, spent: str) -> None:
         screen.print(shown(TRIALS, rows, styles=styles))
         screen.print()
     screen.print(title("Why"))
+    lines = Grid(gap=1)
+    lines.add_column()
+    lines.add_column(ratio=1)
     for sentence in (*explanation(tuning), *_left_out(tuning)):
-        screen.print(Text(f"- {sentence}"))
-    for line in findings(tuning):
-        screen.print(Text(f"! {line}", style=WARN))
-    screen.print(Text(f"! {how_far_off()}", style=WARN))
+        lines.add_cells("-", sentence)
+    for warning in (*findings(tuning), how_far_off()):
+        lines.add_cells("!", warning, style=WARN)
+    screen.print(lines)
     planned = winner(tuning)
     if planned is not None and planned.compiler_options:
         screen.print()
@@ -99,11 +102,15 @@ def _cells(trial: Trial, tuning: Tuning) -> dict[str, str | Text]:
         "what": trial.what,
         "step": format_seconds(reading.step_seconds) if reading else "-",
         "gain": "" if trial.gain is None or trial.rung == "plan" else f"{trial.gain:+.1%}",
-        "cycles ms": f"{reading.cycles_seconds * 1e3:,.0f}" if reading else "-",
+        "cycles ms": _milliseconds(reading.cycles_seconds) if reading else "-",
         "waits": format_seconds(reading.exposed_seconds) if reading else "-",
         "memory": format_bytes(needed) if needed else "-",
         "verdict": verdict(trial, tuning),
     }
+
+
+def _milliseconds(seconds: float) -> str:
+    return f"{seconds * 1e3:,.0f}" if seconds >= 0.1 else f"{seconds * 1e3:.3g}"
 
 
 def _left_out(tuning: Tuning) -> Iterator[str]:

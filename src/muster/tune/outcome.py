@@ -26,9 +26,8 @@ def how_far_off() -> str:
     return (
         f"no chip has run these steps: of {len(errors)} published runs whose programs were read in "
         f"the same way, {near} were within 10% of the measured step, half within "
-        f"{median(errors):.0%}, and the worst was {errors[-1]:.0%} off ({PUBLISHED}); differences "
-        "between two programs of one model are mostly smaller than that, so measure the winner "
-        "against the plan that was given"
+        f"{median(errors):.0%}, and the worst was {errors[-1]:.0%} off ({PUBLISHED}); a gain that "
+        "is smaller is one to measure before it is believed"
     )
 
 
