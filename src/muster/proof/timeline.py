@@ -19,9 +19,9 @@ loop is timed once and counted as often as it runs.
 
 So these are estimates, and of three kinds: the compiler's, the shapes' and the links'. The bounds
 on the compiler's are from the loops that it schedules later, which take less than what it guessed
-when it chose their windows (`simulate`). What is not in them: launch gaps, stragglers, links shared
-by different mesh axes at once, HBM shared by copies and computation beyond what the compiler's
-cycles hold.
+when it chose their windows (`durations`). What is not in them: launch gaps, stragglers, links
+shared by different mesh axes at once, HBM shared by copies and computation beyond what the
+compiler's cycles hold.
 """
 
 from collections.abc import Iterable, Mapping
