@@ -102,18 +102,15 @@ class Jobs:
         self._told, self._available, self._clock = told, available, clock
         self._counted = clock()  # up to when what runs has been counted
 
-    def knows(self, question: Question) -> bool:
-        """Whether the answer is kept."""
-        return self._find(question) is not None
-
     def answers(
-        self, questions: Sequence[Question], *, essential: bool = False
+        self, questions: Sequence[Question], *, essential: bool = False, only_kept: bool = False
     ) -> Generator[tuple[Question, Answer]]:
         """Answers as they come; none for what the budget does not allow.
 
         Args:
             questions: the most promising first.
             essential: whether they are asked whatever the budget.
+            only_kept: whether to give what is kept and compile nothing.
 
         Raises:
             BadInput: a question that has no answer at all.
@@ -126,7 +123,7 @@ class Jobs:
                 while waiting and len(running) < self.most:
                     if (found := self._find(waiting[0])) is not None:
                         yield waiting.popleft(), found
-                    elif essential or self.budget.allows_another():
+                    elif not only_kept and (essential or self.budget.allows_another()):
                         if running and not self._has_room(len(running)):
                             break
                         if not running:

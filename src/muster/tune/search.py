@@ -181,7 +181,13 @@ type Asked = tuple[str, PlannedRun, tuple[Change, ...]]
 
 
 def _ask(
-    tuning: Tuning, jobs: Jobs, rung: Rung, asked: Sequence[Asked], *, essential: bool = False
+    tuning: Tuning,
+    jobs: Jobs,
+    rung: Rung,
+    asked: Sequence[Asked],
+    *,
+    essential: bool = False,
+    only_kept: bool = False,
 ) -> list[Trial]:
     """Ask the compiler; every trial is against the best of when it was asked."""
     against, found = tuning.best_seconds, list[Trial]()
@@ -190,7 +196,7 @@ def _ask(
         for what, planned, changes in asked
     }
     for question, answer in jobs.answers(
-        [each[3] for each in questions.values()], essential=essential
+        [each[3] for each in questions.values()], essential=essential, only_kept=only_kept
     ):
         what, planned, changes, _ = questions[id(question.planned)]
         trial = Trial(
@@ -225,11 +231,8 @@ def _layouts(tuning: Tuning, jobs: Jobs, listed: Sequence[Candidate]) -> None:
         waiting = [each for each in waiting if each not in batch]
         plans = [(each, each.plan(given)) for each in batch]
         asked: list[Asked] = [(str(each), plan, ()) for each, plan in plans if plan is not None]
-        if jobs.budget.spent >= budget and tuning.best is not None:
-            # What is kept costs nothing.
-            asked = [each for each in asked if jobs.knows(Question(planned=each[1]))]
-            tuning.skipped += len(batch) - len(asked)
-        _ask(tuning, jobs, "layout", asked)
+        spent = jobs.budget.spent >= budget and tuning.best is not None
+        _ask(tuning, jobs, "layout", asked, only_kept=spent)
     tuning.left_out += len(waiting)
 
 
