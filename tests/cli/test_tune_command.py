@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,9 @@ from muster.planner.build import make_plan
 from muster.planner.plan_file import read_plan
 from muster.proof import compiler
 from muster.roofline.workload import Workload
+from muster.tune import search
+from muster.tune.choices import knobs
+from muster.tune.flags import flags_for
 from tests.proof.fixtures import facts_of, text_of
 from tests.proof.make_programs import LLAMA
 
@@ -98,6 +102,9 @@ def desk(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Desk:
     monkeypatch.setattr(sys, "executable", str(tmp_path / "child"))
     monkeypatch.setattr(compiler, "versions", lambda: {"jax": "1", "jaxlib": "1", "libtpu": "1"})
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    # A few of each kind: every trial is a program to read.
+    monkeypatch.setattr(search, "flags_for", lambda plan: islice(flags_for(plan), 2))
+    monkeypatch.setattr(search, "knobs", lambda plan: islice(knobs(plan), 2))
     return Desk(tmp_path, path)
 
 
@@ -109,6 +116,7 @@ def test_nothing_beats_the_plan_where_all_programs_are_the_same(desk: Desk) -> N
     assert "nothing beats the plan" in done.out
     assert "no chip has run these steps" in done.out
     assert max(map(len, done.out.splitlines())) <= 100
+    assert done.err.startswith("fsdp 16, remat none: ")  # a line a trial where no terminal is
     document = json.loads(out.read_text())
     given = json.loads(desk.plan.read_text())
     assert document.pop("tuned")["compiler"]["libtpu"] == "1"
