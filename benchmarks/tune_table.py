@@ -162,7 +162,8 @@ def page(rows: Sequence[Row]) -> Iterator[str]:
     yield f"{platform.machine()}. Sequences of 4096 tokens."
     yield ""
     yield LEGEND
-    yield f"Of all steps: {how_far_off()}."
+    said = how_far_off()
+    yield f"{said[:1].upper()}{said[1:]}."
     yield ""
     yield "| " + " | ".join(HEAD) + " |"
     yield "|---|---|--:|---|" + "--:|" * (len(HEAD) - 4)
