@@ -195,6 +195,38 @@ backend_config={"window_config":{"estimated_cycles":"6000000"}}
 """
 
 
+@pytest.mark.parametrize(("core", "at_once"), [("0", False), ("1", True)])
+def test_a_sparse_core_runs_one_collective_at_a_time(core: str, at_once: bool) -> None:
+    """Over different axes of the torus, so that only the core can be what they wait for."""
+    program = parse(QUEUED.replace("SECOND", core))
+    step = time_program(program, V5P, mesh={"fsdp": 2, "tensor": 2})
+    one = next(cost.seconds for cost in step.costs if cost.name == "first")
+    assert step.seconds == pytest.approx(one if at_once else 2 * one)
+
+
+QUEUED = """HloModule q, is_scheduled=true, num_partitions=4
+%inner (p: bf16[512,1024]) -> bf16[1024,1024] {
+  %p = bf16[512,1024]{1,0} parameter(0)
+  ROOT %g = bf16[1024,1024]{1,0} all-gather(%p), replica_groups={{0,1},{2,3}}, dimensions={0}
+}, execution_thread="sparsecore"
+%outer (p: bf16[512,1024]) -> bf16[1024,1024] {
+  %p = bf16[512,1024]{1,0} parameter(0)
+  ROOT %g = bf16[1024,1024]{1,0} all-gather(%p), replica_groups={{0,2},{1,3}}, dimensions={0}
+}, execution_thread="sparsecore"
+ENTRY %main (x: bf16[512,1024]) -> bf16[1024,1024] {
+  %x = bf16[512,1024]{1,0} parameter(0)
+  %first = ((), (), (s32[1])) call-start(), async_execution_thread="sparsecore", \
+to_apply=%inner, backend_config={"sparse_core_config":{"core_ids":["0"]}}
+  %fed = ((bf16[512,1024]), bf16[1024,1024]) call-update(%first, %x)
+  %second = ((), (), (s32[1])) call-start(), async_execution_thread="sparsecore", \
+to_apply=%outer, backend_config={"sparse_core_config":{"core_ids":["SECOND"]}}
+  %fed2 = ((bf16[512,1024]), bf16[1024,1024]) call-update(%second, %x)
+  %got = bf16[1024,1024]{1,0} call-done(%fed)
+  ROOT %end = bf16[1024,1024]{1,0} call-done(%fed2)
+}
+"""
+
+
 MATMULS = """HloModule m, is_scheduled=true
 ENTRY %main (a: bf16[8192,8192]) -> bf16[8192,8192] {
   %a = bf16[8192,8192]{1,0:T(8,128)(2,1)} parameter(0)

@@ -38,6 +38,7 @@ class Running:
         free: when each track is done with what it was given.
         due: of what was started and not waited for: when it is done, and its cost.
         held: what has kept which tracks busy.
+        unfed: collectives of cores that were started and wait for data: their tracks and seconds.
         outside: costs of what was still running as it began, by their keys.
     """
 
@@ -47,6 +48,7 @@ class Running:
     free: dict[str, float] = field(default_factory=dict)
     due: dict[str, tuple[float, tuple[str, str]]] = field(default_factory=dict)
     held: list[Held] = field(default_factory=list)
+    unfed: dict[str, tuple[Op, tuple[str, ...], float]] = field(default_factory=dict)
     outside: dict[tuple[str, str], Cost] = field(default_factory=dict)
 
     def inside(self, computation: Computation) -> "Running":

@@ -13,6 +13,7 @@ from muster.proof.hlo.kinds import (
     feeds_elsewhere,
     held_collective,
     is_dma,
+    is_fed_later,
     is_free,
 )
 from muster.proof.hlo.program import Computation, Op, Program
@@ -93,7 +94,11 @@ class Watch:
             axes = " and ".join(found.axes)
             self.notes[f"chips of {axes} stand {apart} apart: {apart} groups share links"] = None
         key = at.add(op, COLLECTIVE, seconds, self._label(at, op), collective=found)
-        end = at.occupy(op, COLLECTIVE, self.links.tracks(found), seconds)
+        tracks = (*self.links.tracks(found), *(f"{SPARSE} {core}" for core in found.sparse_cores))
+        if is_fed_later(at.computation, op):
+            at.unfed[op.name] = (op, tracks, seconds)
+            return
+        end = at.occupy(op, COLLECTIVE, tracks, seconds)
         if found.asynchronous:
             at.due[_ticket(op, inner)] = (end, key)
         else:
@@ -121,7 +126,11 @@ class Watch:
     def _fed(self, at: Running, op: Op) -> None:
         """Another core was started early, and gets what it works on now."""
         start = op.operands[0]
-        if start in at.due:
+        if start in at.unfed:
+            begun, tracks, seconds = at.unfed.pop(start)
+            key = (at.computation.name, start)
+            at.due[op.name] = (at.occupy(begun, COLLECTIVE, tracks, seconds), key)
+        elif start in at.due:
             end, key = at.due.pop(start)
             at.due[op.name] = (max(end, at.now + at.part.costs[key].seconds), key)
 

@@ -52,6 +52,7 @@ class Collective:
         fused: whether the compiler made it part of a fusion.
         dtype: of the numbers sent.
         thread: the core that runs it: "" for the main one.
+        sparse_cores: numbers of the chip's SparseCores that run it, one collective at a time each.
     """
 
     kind: str
@@ -68,6 +69,7 @@ class Collective:
     fused: bool = False
     dtype: str = ""
     thread: str = ""
+    sparse_cores: tuple[str, ...] = ()
 
 
 def collectives(program: Program, mesh: Mapping[str, int] | None = None) -> list[Collective]:
@@ -147,7 +149,15 @@ def collective_of(program: Program, visit: Visit, inner: Op, mesh: Mapping[str, 
         fused=op is not inner and op.opcode == "fusion",
         dtype=next((array.dtype for array in inner.shape.arrays()), ""),
         thread=visit.thread,
+        sparse_cores=_sparse_cores(op),
     )
+
+
+def _sparse_cores(op: Op) -> tuple[str, ...]:
+    """The SparseCores that an operation is started on."""
+    if '"sparse_core_config"' not in op.attributes.get("backend_config", ""):
+        return ()
+    return tuple(map(str, op.backend.get("sparse_core_config", {}).get("core_ids", ())))
 
 
 def _between_slices(visit: Visit, op_name: str) -> Collective:

@@ -21,7 +21,7 @@ from muster.proof.hlo.known import (
     PALLAS_TARGET,
     TRANSFERS,
 )
-from muster.proof.hlo.program import Op, Program
+from muster.proof.hlo.program import Computation, Op, Program
 
 # Operations that others do the work of: what they call, or what started them.
 _CONTROL = frozenset({"while", "conditional", "call", "async"})
@@ -97,6 +97,15 @@ def begins_elsewhere(op: Op) -> bool:
 def feeds_elsewhere(op: Op) -> bool:
     """Whether another core, started before, gets what it works on."""
     return op.phase == "update" and op.base in _ELSEWHERE
+
+
+def is_fed_later(computation: Computation, op: Op) -> bool:
+    """Whether another core is started, and gets what it works on by an operation further on."""
+    return (
+        begins_elsewhere(op)
+        and not op.operands
+        and any(feeds_elsewhere(each) and each.operands[0] == op.name for each in computation.ops)
+    )
 
 
 def is_transfer(op: Op) -> bool:
