@@ -28,6 +28,7 @@ from .lookup import rule_of, torus_of
 CHIPS = {chip.id: chip for chip in all_chips()}
 COMPLETE = [chip for chip in CHIPS.values() if not chip.incomplete]
 TPUS = [chip for chip in COMPLETE if chip.kind == "tpu"]
+OPTIONS = tomllib.loads((DATA / "compiler_options.toml").read_text(encoding="utf-8"))
 
 
 def number(chip: Chip, fact_id: str) -> float:
@@ -81,8 +82,19 @@ def test_every_source_is_used_or_preferred() -> None:
         for source in other.sources
     }
     used |= {source for chip in TPUS for source in rule_of(chip).sources}
+    used |= {source for option in OPTIONS.values() for source in option["sources"]}
     assert set(sources()) - used - {"gcp_v5p_old"} == set()
     assert {source for preferred in profiles().values() for source in preferred} <= set(sources())
+
+
+def test_compiler_options_are_of_chips_that_the_compiler_knows() -> None:
+    for name, option in OPTIONS.items():
+        assert option["what"], name
+        assert set(option["sources"]) <= set(sources()), name
+        for chip_id, value in option["values"].items():
+            compiler = CHIPS[chip_id].compiler
+            assert compiler is not None, name
+            assert compiler.options[name] == value, name
 
 
 @pytest.mark.parametrize("constants", ["documented", "book"])

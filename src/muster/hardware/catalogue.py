@@ -122,8 +122,12 @@ def _names_like(name: str) -> list[str]:
     return names if difflib.get_close_matches(name.lower(), names) else ids
 
 
-def _compiler(record: Mapping[str, Any]) -> CompilerTarget:
-    options = {name: str(option["value"]) for name, option in record.get("options", {}).items()}
+def _compiler(record: Mapping[str, Any], chip_id: str) -> CompilerTarget:
+    options = {
+        name: option["values"][chip_id]
+        for name, option in _read("compiler_options.toml").items()
+        if chip_id in option["values"]
+    }
     return CompilerTarget(name=record["name"], chip_config=record["chip_config"], options=options)
 
 
@@ -155,7 +159,7 @@ def _chip(chip_id: str, constants: str) -> Chip:
         devices_per_chip=_whole(facts, "host.devices_per_chip"),
         price_usd_per_hour=_optional(facts, "price.usd_per_chip_hour"),
         slices=slices,
-        compiler=_compiler(compiler) if compiler else None,
+        compiler=_compiler(compiler, chip_id) if compiler else None,
         facts=tuple(facts.values()),
         notes=tuple(record.get("notes", ())),
         incomplete=record.get("incomplete"),
