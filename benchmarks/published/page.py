@@ -52,13 +52,14 @@ without an estimate): from shapes, links and bandwidths. All are estimates; noth
 
 These runs were compiled by MaxText and compilers of their day, these programs by the versions
 above: where the two chose other layouts, another offload or another overlap, the error holds that
-too. Settings are the recipe's; whatever it leaves open has the defaults of MaxText 0.2.5, but for
-the layers of the runs of 2023 (`maxtext-...`): they had attention and MLP side by side on one norm,
-now the decoder block "default"; LLaMA's came to MaxText in January 2024 (its pull request 309).
-Flags are
-the recipe's too, with one rule for all rows: where this compiler refuses `{fusion}`,
-by which recipes have gathers run beside matmuls ("not supported/recommended on platforms other than
-TPU v5e", it says), the SparseCores run them instead: {instead}.
+too. Settings are the recipe's; whatever it leaves open has the defaults of MaxText 0.2.5. Two rules
+hold for all rows that they meet:
+
+- The layers of the runs of 2023 (`maxtext-...`) had attention and MLP side by side on one norm, now
+  the decoder block "default"; LLaMA's came to MaxText in January 2024 (its pull request 309).
+- Where this compiler refuses `{fusion}`, by which recipes
+  have gathers run beside matmuls ("not supported/recommended on platforms other than TPU v5e", it
+  says), the SparseCores run them instead: {instead}.
 
 ## Rows
 
