@@ -1,5 +1,6 @@
 """Every collective: tables counted by hand from the texts, and every form that one takes."""
 
+import json
 import re
 
 import pytest
@@ -7,6 +8,9 @@ import pytest
 from muster.proof.hlo import collectives, parse, walk
 from muster.proof.hlo.collectives import merged, mesh_of
 from muster.proof.hlo.kinds import collective_inside
+from muster.proof.hlo.program import Op
+from muster.proof.hlo.shape import parse_shape
+from muster.proof.hlo.strategy import strategy_of
 from tests.proof.fixtures import NAMES, facts_of, program_of, text_of
 
 type Row = tuple[str, tuple[str, ...], int, int, bool]
@@ -195,3 +199,28 @@ def test_strategies_in_words() -> None:
     assert "UniDirectionNDRing, 6 colors, rings 4x4x4, xyz/yzx/zxy/xyz/yzx/zxy" in said
     sparse = {str(each.strategy) for each in collectives(program_of("llama-7x-fsdp8"))}
     assert "UniDirectionSparseCoreRing, 2 colors, rings 8" in sparse
+
+
+def test_the_sparse_cores_rings_name_their_axes() -> None:
+    """Six parts of the array at once: each axis of the torus in both directions."""
+    ring = {"ring_type": "ICI_RING_TYPE_UNIDIR_CW", "core_count": "4"}
+    colors = [
+        {
+            "phase_rings": [
+                {**ring, "explicit_strategy_ring_dim": f"ICI_RING_DIM_{axis}_MESH"} for axis in axes
+            ]
+        }
+        for axes in ("XYZ", "XYZ", "YZX", "YZX", "ZXY", "ZXY")
+    ]
+    config = {"ici_strategy_config": {"color_strategies": colors}}
+    offload = {"collective_offload_config": {"all_gather_offload_config": config}}
+    op = Op(
+        name="g",
+        opcode="all-gather",
+        shape=parse_shape("bf16[8]"),
+        attributes={"backend_config": json.dumps(offload)},
+    )
+    found = strategy_of(op)
+    assert str(found).endswith("6 colors, rings 4x4x4, xyz/xyz/yzx/yzx/zxy/zxy")
+    assert found.axes == (0, 1, 2)
+    assert found.at_once == 3

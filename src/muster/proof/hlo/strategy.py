@@ -7,7 +7,7 @@ dim_used which physical axis each color takes in each phase: 0 x, 1 y, 2 z
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +18,7 @@ _DIMS = re.compile(r"dim_used:((?:\{[\d ]+\},?)+)")
 _LISTS = re.compile(r"\{([\d ]+)\}")
 _ND = re.compile(r"(\d)D")
 _GROUP = re.compile(r"group_size = (\d+)")
+_RING_DIM = re.compile(r"ICI_RING_DIM_([XYZ])")
 AXES = "xyz"
 
 
@@ -92,13 +93,22 @@ def _read_offload(offload: Mapping[str, Any]) -> Strategy:
         if colors:
             kind = str(colors[0][0].get("ring_type", "")) if colors[0] else ""
             one_way = "UniDirection" if "UNIDIR" in kind else ""
+            phases = ["".join(_ring_dims(color)) for color in colors]
             return Strategy(
                 emitter="SparseCoreOffload",
                 name=f"{one_way}SparseCoreRing",
                 colors=len(colors),
                 rings=tuple(int(ring.get("core_count", 0)) for ring in colors[0]),
+                torus=tuple(phases) if all(phases) else (),
             )
     return Strategy(emitter="SparseCoreOffload")
+
+
+def _ring_dims(color: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """The physical axis of each phase of a color."""
+    for ring in color:
+        found = _RING_DIM.search(str(ring.get("explicit_strategy_ring_dim", "")))
+        yield found.group(1).lower() if found else ""
 
 
 def _read(emitter: str, name: str, debug: str) -> Strategy:
