@@ -24,43 +24,19 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, NoReturn
 
+from published.flags import (
+    CONTINUATION_AG,
+    DATA_PARALLEL,
+    HOST_OFFLOAD,
+    LAYOUT_RS,
+    REFUSED,
+    VMEM,
+)
+
 CHILD = "--child"
-# How this compiler refuses a flag: it does not know it, or not for this chip.
-REFUSED = re.compile(r"Unknown command line flag '([^']+)'|Please disable it with (\w+)=false")
 QUIET = {"JAX_PLATFORMS": "cpu", "TPU_SKIP_MDS_QUERY": "1", "ALLOW_MULTIPLE_LIBTPU_LOAD": "1"}
 PATIENCE = 20 * 60  # seconds for one compilation
 
-# Flags by the names that MaxText's benchmarks/xla_flags_library.py gives to their groups.
-VMEM = ("xla_tpu_scoped_vmem_limit_kib=98304",)
-CONTINUATION_AG = (
-    "xla_tpu_enable_async_collective_fusion=true",
-    "xla_tpu_enable_async_collective_fusion_fuse_all_gather=true",
-    "xla_tpu_enable_async_collective_fusion_multiple_steps=true",
-    "xla_tpu_overlap_compute_collective_tc=true",
-    "xla_enable_async_all_gather=true",
-)
-LAYOUT_RS = (
-    "xla_tpu_use_minor_sharding_for_major_trivial_input=true",
-    "xla_tpu_relayout_group_size_threshold_for_reduce_scatter=1",
-    "xla_tpu_assign_all_reduce_scatter_layout=true",
-)
-DATA_PARALLEL = (
-    "xla_tpu_enable_data_parallel_all_reduce_opt=true",
-    "xla_tpu_data_parallel_opt_different_sized_ops=true",
-)
-HOST_OFFLOAD = (
-    "xla_tpu_enable_all_experimental_scheduler_features=true",
-    "xla_tpu_enable_scheduler_memory_pressure_tracking=true",
-    "xla_tpu_host_transfer_overlap_limit=24",
-    "xla_tpu_aggressive_opt_barrier_removal=ENABLED",
-    "xla_lhs_prioritize_async_depth_over_stall=ENABLED",
-    "xla_tpu_enable_ag_backward_pipelining=true",
-    "xla_should_allow_loop_variant_parameter_in_chain=ENABLED",
-    "xla_should_add_loop_invariant_op_in_chain=ENABLED",
-    "xla_max_concurrent_host_send_recv=100",
-    "xla_tpu_scheduler_percent_shared_memory_limit=100",
-    "xla_latency_hiding_scheduler_rerun=2",
-)
 IRONWOOD = (
     "xla_tpu_scoped_vmem_limit_kib=65536",
     "xla_tpu_bf16_emission_mode=NATIVE_EMISSION",
@@ -238,7 +214,7 @@ TRIES: tuple[Try, ...] = (
     Try(setup="70b-v6e-256", ici="fsdp 256", remat="save_dot_with_context_except_mlp", flags="v6e"),
     Try(setup="70b-v6e-256", ici="fsdp 256", remat="save_dot_with_context_except_mlp"),
     Try(setup="70b-v6e-256", ici="fsdp 256", remat="custom", flags="v6e", settings=CONTEXT_AND_QKV),
-    Try(setup="70b-v6e-256", ici="fsdp 256", remat="save_qkv_proj", flags="v6e"),
+    Try(setup="70b-v6e-256", ici="fsdp 256", remat="save_qkv_proj"),
     Try(setup="70b-v7x-64", ici="fsdp 64 x tensor 2", remat="minimal_with_context", flags="v7x"),
     Try(setup="70b-v7x-64", ici="fsdp 64 x tensor 2", remat="minimal_with_context"),
     Try(setup="405b-v5p-512", ici="fsdp 512", remat="save_dot_with_context_except_mlp"),
