@@ -1,6 +1,7 @@
 """Gathers along one physical axis after another give what one gather gives, there and back."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 
 import jax
@@ -45,6 +46,19 @@ def test_stages_are_one_physical_axis_each() -> None:
         Stage(axes=("sequence",), groups=((0, 1), (2, 3))),
         Stage(axes=("sequence",), groups=((0, 2), (1, 3))),
         Stage(axes=("fsdp",)),
+    )
+
+
+def test_gathers_over_all_axes_at_once() -> None:
+    """Between slices first, as little should go there."""
+    at_once = replace(place(SPLIT), gathers_at_once=True)
+    split = at_once.split_axes(find_model("llama-3-8b"))
+    everything = ("fsdp_y", "fsdp_x", "sequence")
+    assert {axes[0] for name, axes in split.items() if "mlp" in name} == {everything}
+    assert at_once.stages(everything) == (Stage(axes=everything),)
+    assert at_once.stages((*everything, "slice")) == (
+        Stage(axes=("slice",)),
+        Stage(axes=everything),
     )
 
 

@@ -128,7 +128,12 @@ def _compiler(record: Mapping[str, Any], chip_id: str) -> CompilerTarget:
         for name, option in _read("compiler_options.toml").items()
         if chip_id in option["values"]
     }
-    return CompilerTarget(name=record["name"], chip_config=record["chip_config"], options=options)
+    return CompilerTarget(
+        name=record["name"],
+        chip_config=record["chip_config"],
+        gathers_at_once=record.get("gathers_at_once", False),
+        options=options,
+    )
 
 
 @cache

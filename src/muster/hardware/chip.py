@@ -73,10 +73,13 @@ class CompilerTarget:
         name: a topology is `{name}:{shape}`.
         chip_config: its chip configuration.
         options: compiler options that a training step is compiled with unless told otherwise.
+        gathers_at_once: whether a gather over several axes of the torus runs beside matmuls, as
+            one over a single axis does.
     """
 
     name: str
     chip_config: str
+    gathers_at_once: bool = False
     options: Mapping[str, str] = field(default_factory=dict, hash=False)
 
 

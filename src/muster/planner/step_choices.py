@@ -64,11 +64,14 @@ class StepChoices:
             move work between them, and take longer to compile.
         loss_chunk_tokens: most tokens of a chip whose logits exist at once; None for a size that
             fits.
+        gathers_at_once: whether a weight is gathered over all axes of the torus in one collective,
+            not over one axis after the other; None for what the chip's compiler does better.
         attention_blocks: of the TPU's attention kernels; other devices have none.
     """
 
     layers_unrolled: int = 1
     loss_chunk_tokens: int | None = None
+    gathers_at_once: bool | None = None
     attention_blocks: AttentionBlocks = field(default_factory=AttentionBlocks)
 
     def to_json(self) -> dict[str, object]:
@@ -108,6 +111,9 @@ def step_choices(document: Mapping[str, object], *, where: str) -> StepChoices:
         layers_unrolled=step.whole("layers_unrolled", 1, MOST_UNROLLED),
         loss_chunk_tokens=(
             None if chunk is None else step.whole("loss_chunk_tokens", 1, MOST_CHUNK)
+        ),
+        gathers_at_once=(
+            None if step.held.get("gathers_at_once") is None else step.flag("gathers_at_once")
         ),
         attention_blocks=_blocks(step.held.get(BLOCKS), f"{step.where}: {BLOCKS}"),
     )

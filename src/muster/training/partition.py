@@ -27,6 +27,7 @@ from muster.sharding.weight import Weight
 from muster.training.mesh import SPLIT_AXIS, split_name
 
 LAYERS = "layers."
+BETWEEN_SLICES = "slice"
 
 
 def _groups_along(ways: Sequence[int], number: int) -> tuple[tuple[int, ...], ...]:
@@ -54,12 +55,14 @@ class Partition:
 
     Attributes:
         sequence_parallel: whether activations between blocks split T over `tensor` too.
+        gathers_at_once: whether weights are gathered over all physical axes in one collective.
         pieces: the physical axes of each mesh axis, outermost first; empty where there is no torus.
     """
 
     mesh: Mesh
     layout: Layout
     sequence_parallel: bool = True
+    gathers_at_once: bool = False
     pieces: Mapping[str, tuple[Piece, ...]] = field(default_factory=dict, hash=False)
 
     @property
@@ -90,11 +93,13 @@ class Partition:
     def stages(self, axes: MeshAxes) -> tuple[Stage, ...]:
         """The steps in which arrays are gathered over axes of the mesh, inner chips first.
 
-        On a torus one physical axis at a time: such a gather can run beside matmuls (v5p's and
-        v6e's SparseCores take rings of one axis only), and all but the last step move little.
+        Where the compiler has no gather over several axes of a torus that runs beside matmuls, one
+        physical axis at a time: all but the last step move little.
         """
-        if not self.pieces:
-            return (Stage(axes=axes),)
+        if not self.pieces or self.gathers_at_once:
+            within = tuple(axis for axis in axes if axis != BETWEEN_SLICES)
+            between = tuple(axis for axis in axes if axis == BETWEEN_SLICES)
+            return tuple(Stage(axes=each) for each in (between, within) if each)
         return tuple(
             stage for block in reversed(self._blocks(axes)) for stage in self._block_stages(block)
         )
@@ -136,8 +141,8 @@ class Partition:
         The devices of a chip come before it: each then takes its own part of an array over the
         links that they share. Slices come last, as little should go between them.
         """
-        if not self.pieces:
-            return axes
+        if not self.pieces or self.gathers_at_once:
+            return tuple(sorted(axes, key=lambda axis: axis == BETWEEN_SLICES))
         blocks = self._blocks(axes)
         on_chip = [block for block in blocks if self._goes_over(block, CHIP_AXIS)]
         between = [block for block in blocks if not self._pieces_of(block[0])]

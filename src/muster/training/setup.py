@@ -80,9 +80,17 @@ def make_model(
         remat=planned.remat,
         dispatch=dispatch,
         devices=devices,
-        choices=planned.step,
+        choices=_decided(planned),
         torus=planned.torus,
     )
+
+
+def _decided(planned: PlannedRun) -> StepChoices:
+    """The plan's step choices, with what it leaves to the chip."""
+    if planned.step.gathers_at_once is not None:
+        return planned.step
+    compiler = planned.cluster.chip.compiler
+    return replace(planned.step, gathers_at_once=bool(compiler and compiler.gathers_at_once))
 
 
 def _attend(
@@ -173,7 +181,13 @@ def model_on(
     attend, attention = _attend(architecture, mesh, sequence_length, dtype, choices)
     return Model(
         architecture=architecture,
-        partition=Partition(mesh=mesh, layout=layout, sequence_parallel=whole, pieces=pieces),
+        partition=Partition(
+            mesh=mesh,
+            layout=layout,
+            sequence_parallel=whole,
+            gathers_at_once=bool(choices.gathers_at_once),
+            pieces=pieces,
+        ),
         attend=attend,
         attention=attention,
         compute_dtype=dtype,

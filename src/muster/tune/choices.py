@@ -117,6 +117,11 @@ def knobs(planned: PlannedRun) -> Iterator[Knob]:
     """Other values of the step's own choices, those that mostly gain more first."""
     for blocks in _blocks(planned):
         yield Knob(name="attention_blocks", step=StepChoices(attention_blocks=blocks))
+    if planned.layout.weight_shards > 1:
+        compiler = planned.cluster.chip.compiler
+        usual = bool(compiler and compiler.gathers_at_once)
+        now = usual if planned.step.gathers_at_once is None else planned.step.gathers_at_once
+        yield Knob(name="gathers_at_once", step=StepChoices(gathers_at_once=not now))
     layers = planned.architecture.num_layers
     for number in UNROLLED:
         if number <= layers and number != planned.step.layers_unrolled:
