@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from published.flags import REFUSED, name_of, taken
+from published.flags import REFUSED, instead_of, name_of, taken
 from published.settings import COMMON, Row
 
 QUIET = {"JAX_PLATFORMS": "cpu", "TPU_SKIP_MDS_QUERY": "1", "ALLOW_MULTIPLE_LIBTPU_LOAD": "1"}
@@ -23,7 +23,8 @@ class Compiled:
 
     Attributes:
         path: of the program's text; None where it did not compile.
-        refused: flags that this compiler does not know.
+        refused: flags that this compiler does not take.
+        instead: flags that stood in their place.
         error: last words of a compilation that failed.
         seconds: it took.
         versions: of maxtext, jax and libtpu.
@@ -32,6 +33,7 @@ class Compiled:
 
     path: Path | None
     refused: tuple[str, ...] = ()
+    instead: tuple[str, ...] = ()
     error: str = ""
     seconds: float = 0.0
     versions: Mapping[str, str] = field(default_factory=dict)
@@ -51,6 +53,7 @@ def compile_row(row: Row, folder: Path, maxtext: Path | None) -> Compiled:
     return Compiled(
         path=text if text.is_file() else None,
         refused=tuple(facts["refused"]),
+        instead=tuple(facts.get("instead", ())),
         error=facts.get("error", ""),
         seconds=facts["seconds"],
         versions=facts.get("versions", {}),
@@ -85,7 +88,11 @@ def _compile(row: Row, text: Path, maxtext: Path) -> dict[str, Any]:
             break
         known.write_text(json.dumps(refused | {unknown or not_here: "" if unknown else "false"}))
     dropped = [flag for flag in row.flags if name_of(flag) in refused]
-    facts: dict[str, Any] = {"refused": dropped, "seconds": time.perf_counter() - began}
+    facts: dict[str, Any] = {
+        "refused": dropped,
+        "instead": instead_of(row.flags, refused),
+        "seconds": time.perf_counter() - began,
+    }
     if left.is_file():
         return {**facts, **json.loads(left.read_text())}
     return facts | {"error": _last_words(run.stdout + run.stderr)}

@@ -111,10 +111,15 @@ def taken(flags: Sequence[str], refused: Mapping[str, str]) -> list[str]:
         flags: of a recipe.
         refused: the value that the compiler wants of each that it refuses, "" for none at all.
     """
-    asked = {name_of(flag) for flag in flags}
-    instead = SPARSE_CORES if CONTINUATION_FUSION in asked & refused.keys() else ()
+    instead = instead_of(flags, refused)
     put = {name_of(flag) for flag in instead}
     return [*_left(flags, refused, put), *instead]
+
+
+def instead_of(flags: Sequence[str], refused: Mapping[str, str]) -> tuple[str, ...]:
+    """What stands in the place of flags that the compiler refuses."""
+    asked = {name_of(flag) for flag in flags}
+    return SPARSE_CORES if CONTINUATION_FUSION in asked & refused.keys() else ()
 
 
 def name_of(flag: str) -> str:

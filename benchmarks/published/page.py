@@ -3,7 +3,7 @@
 import datetime
 from collections.abc import Iterator, Sequence
 
-from published.flags import CONTINUATION_FUSION, SPARSE_CORES, name_of
+from published.flags import CONTINUATION_FUSION, SPARSE_CORES
 from published.reading import Read
 
 
@@ -59,7 +59,9 @@ hold for all rows that they meet:
   the decoder block "default"; LLaMA's came to MaxText in January 2024 (its pull request 309).
 - Where this compiler refuses `{fusion}`, by which recipes
   have gathers run beside matmuls ("not supported/recommended on platforms other than TPU v5e", it
-  says), the SparseCores run them instead: {instead}.
+  says), the SparseCores run them instead:
+
+{instead}
 
 ## Rows
 
@@ -81,7 +83,7 @@ def page(rows: Sequence[Read]) -> str:
         table="\n".join(table(rows)),
         summary=summary,
         fusion=CONTINUATION_FUSION,
-        instead=", ".join(f"`{flag}`" for flag in SPARSE_CORES),
+        instead="\n".join(f"      {flag}" for flag in SPARSE_CORES),
         rows="\n".join(map(_told, rows)),
     )
 
@@ -91,7 +93,6 @@ def _told(each: Read) -> str:
     refused = ", ".join(f"`{flag}`" for flag in each.compiled.refused)
     said = [f"- {each.row.id}: {each.row.source or 'settings not found'}"]
     said += [f"flags refused: {refused}"] if refused else []
-    fused = CONTINUATION_FUSION in map(name_of, each.compiled.refused)
-    said += ["SparseCores in their place"] if fused else []
+    said += ["SparseCores in their place"] if each.compiled.instead else []
     said += [f"not read: {each.compiled.error}"] if each.compiled.error else []
     return "; ".join(said) + "."

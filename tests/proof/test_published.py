@@ -63,7 +63,8 @@ def test_no_row_is_dropped_from_the_page(tmp_path: Path) -> None:
 
 
 def test_a_row_says_what_was_refused() -> None:
-    left = Compiled(path=None, refused=(f"{CONTINUATION_FUSION}=true",), error="died")
+    refused = (f"{CONTINUATION_FUSION}=true",)
+    left = Compiled(path=None, refused=refused, instead=SPARSE_CORES, error="died")
     text = page([Read(row=ROWS[0], compiled=left)])
     said = f"flags refused: `{CONTINUATION_FUSION}=true`; SparseCores in their place"
     assert f"{said}; not read: died." in text
