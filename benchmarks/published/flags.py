@@ -2,9 +2,10 @@
 
 Runs of the time had their gathers beside matmuls by "continuation fusion". libtpu 0.0.52 takes that
 on v5e alone and says of all others that it is not supported. On those it has another way to the
-same end: the SparseCores run gathers, scatters and reductions while the TensorCores compute. So,
-for every row whose recipe asks for what is refused, SPARSE_CORES stands in its place. MaxText's own
-groups do the same: those that turn on the SparseCores turn off the fusion.
+same end: the SparseCores run gathers while the TensorCores compute. So, for every row whose recipe
+asks for what is refused, SPARSE_CORES stands in its place, and nothing else of the recipe changes:
+scatters and reductions run as it says. MaxText's own groups do the same: those that turn on the
+SparseCores turn off the fusion.
 """
 
 import re
@@ -18,9 +19,6 @@ SPARSE_CORES = (
     "xla_tpu_enable_sparse_core_collective_offload_all_gather=true",
     "xla_tpu_enable_sparse_core_collective_offload_2d_all_gather=true",
     "xla_tpu_enable_sparse_core_collective_offload_3d_all_gather=true",
-    "xla_tpu_enable_sparse_core_collective_offload_reduce_scatter=true",
-    "xla_tpu_enable_sparse_core_collective_offload_nd_reduce_scatter=true",
-    "xla_tpu_enable_sparse_core_collective_offload_all_reduce=true",
 )
 
 # Flags by the names that MaxText's benchmarks/xla_flags_library.py gives to their groups.
