@@ -32,12 +32,13 @@ def error_words(chip: str) -> tuple[str, str]:
 
 def _basis(known: Expected) -> str:
     setups = counted(known.setups, "measured set-up")
+    on = known.fitted if known.held_back else f"{known.fitted}, which it was fitted to"
     if known.fitted != known.chip:
         own = counted(known.rows, "run")
-        return f"{setups} on {known.fitted} and its kin, {own} of them on {known.chip}"
+        return f"{setups} on {on} and its kin, {own} of them on {known.chip}"
     if len(known.sources) == 1:
-        return f"{setups} on {known.chip}, all of one source ({known.sources[0]})"
-    return f"{setups} on {known.chip}, of {len(known.sources)} sources"
+        return f"{setups} on {on}, all of one source ({known.sources[0]})"
+    return f"{setups} on {on}, of {len(known.sources)} sources"
 
 
 def warnings_of(plan: Plan) -> tuple[str, ...]:

@@ -26,6 +26,7 @@ class Expected:
         chip: whose prediction it is.
         fitted: the chip whose efficiencies it takes: itself, or the nearest that was measured.
         setups: set-ups that were measured on `fitted` and its kin.
+        held_back: those of them that no constant was fitted to.
         mean: of their absolute errors, 0.05 for 5 %; None where there are none.
         rows: complete rows on `chip` itself.
         sources: who measured those.
@@ -34,6 +35,7 @@ class Expected:
     chip: str
     fitted: str
     setups: int
+    held_back: int
     mean: float | None
     rows: int
     sources: tuple[str, ...]
@@ -53,7 +55,16 @@ def expected_error(chip: str) -> Expected:
     setups = sum(groups for groups, _ in parts)
     mean = sum(groups * mean for groups, mean in parts) / setups if setups else None
     rows, sources = _measured().get(chip, (0, ()))
-    return Expected(chip=chip, fitted=fitted, setups=setups, mean=mean, rows=rows, sources=sources)
+    apart = read_sentence(table.get("held_back", ""))
+    return Expected(
+        chip=chip,
+        fitted=fitted,
+        setups=setups,
+        held_back=apart[0] if apart else 0,
+        mean=mean,
+        rows=rows,
+        sources=sources,
+    )
 
 
 def read_sentence(text: str) -> tuple[int, float] | None:
