@@ -91,6 +91,17 @@ def test_other_documents_are_no_plans(value: object) -> None:
         ({"workload__sequence_length": 2**41}, "it must be at most 1,099,511,627,776"),
         ({"workload__batch_sequences": 10**60}, "it must be at most 1,099,511,627,776"),
         ({"workload__train_tokens": 10**400}, "it must be at most"),
+        ({"layout__data": 10**400}, "data is 1000"),
+        ({"layout__microbatches": 10**400}, "it must be at most 16,777,216"),
+        ({"layout__torus": {"fsdp": ["x:" + "1" * 5000]}}, "it must be a list of axes, as"),
+        ({"workload__param_dtype": "bf61"}, "workload: param_dtype: 'bf61'; did you mean bf16"),
+        ({"workload__compute_dtype": "x"}, "compute_dtype: 'x'; choose from f32, bf16"),
+        ({"workload__optimizer_dtype": "x"}, "optimizer_dtype: 'x'; choose from f32, bf16"),
+        ({"compiler__options": {"x": "\x1b[31mred"}}, "options: 'x' is '\\x1b[31mred'; it must be"),
+        ({"compiler__options": {"x": "a\nb"}}, "it must be one line"),
+        ({"compiler__options": {"x": "\ud800"}}, "it must be one line"),
+        ({"compiler__options": {"x": "9" * 5000}}, "it must be one line of at most 1,000 letters"),
+        ({"compiler__options": {"x" * 5000: "1"}}, "is no option"),
     ],
     ids=str,
 )
@@ -99,6 +110,7 @@ def test_what_is_wrong_is_named(paths: dict[str, Any], says: str) -> None:
         planned_run(changed(**paths), where="p.json")
     assert says in str(caught.value)
     assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 300
 
 
 def test_sequences_that_do_not_split_over_their_ways() -> None:

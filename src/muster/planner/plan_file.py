@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Never, cast
 
-from muster.errors import BadInput, shorten
+from muster.errors import BadInput, UnknownName, shorten
 from muster.hardware import Cluster, parse_cluster
 from muster.hardware import Torus as TorusNetwork
 from muster.models.architecture import Architecture
@@ -17,6 +17,7 @@ from muster.planner.given import read_given
 from muster.planner.plan import SCHEMA
 from muster.planner.step_choices import DEFAULT_STEP, StepChoices, step_choices
 from muster.roofline.fabric import physical_axes
+from muster.roofline.memory import DTYPE_BYTES
 from muster.roofline.remat import Remat, parse_remat
 from muster.roofline.workload import Workload
 from muster.sharding.mesh import Layout
@@ -26,6 +27,9 @@ MOST_BYTES = 64 * 1024**2
 MOST_OF_A_BATCH = 2**40  # tokens of a sequence, sequences of a batch: more than anyone has
 MOST_OF_A_NUMBER = 1e100
 MOST_TOKENS = 2**63
+MOST_WAYS = 2**24  # more than anyone has chips
+MOST_OF_AN_AXIS = 16  # letters and digits of a physical axis, as y:8
+MOST_OF_AN_OPTION = 1000  # letters of a compiler option's name, or of its value
 # Of estimate.memory_per_chip, bytes.
 MEMORY_TERMS = (
     "params", "optimizer", "gradients", "activations", "logits", "workspace", "total",
@@ -159,7 +163,7 @@ def _check_options(plan: "_Part") -> None:
         return
     options = compiler.part("options")
     for name, value in options.holds.items():
-        if not re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII):
+        if not re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII) or len(name) > MOST_OF_AN_OPTION:
             raise BadInput(
                 f"{options.where}: {shorten(name)} is no option; they are like xla_tpu_x"
             )
@@ -169,6 +173,12 @@ def _check_options(plan: "_Part") -> None:
             raise BadInput(
                 f"{options.where}: {shorten(name)} is {shorten(value)}; it must be text, a number "
                 "or true or false"
+            )
+        text = _option(value)
+        if len(text) > MOST_OF_AN_OPTION or not text.isprintable():  # it stands on a line
+            raise BadInput(
+                f"{options.where}: {shorten(name)} is {shorten(text)}; it must be one line of at "
+                f"most {MOST_OF_AN_OPTION:,} letters"
             )
 
 
@@ -207,7 +217,9 @@ def _layout(part: "_Part") -> Layout:
     for field in fields(Layout):
         if field.name in part.holds:
             flag = field.name.startswith("shards_")
-            values[field.name] = part.flag(field.name) if flag else part.whole(field.name)
+            values[field.name] = (
+                part.flag(field.name) if flag else part.whole(field.name, most=MOST_WAYS)
+            )
     return Layout(**values)  # type: ignore[arg-type]
 
 
@@ -218,7 +230,7 @@ def _torus(part: "_Part", run: PlannedRun) -> Torus | None:
         return None
     torus: dict[str, tuple[str, ...]] = {}
     for name, axes in part.part("torus").holds.items():
-        if not isinstance(axes, list | tuple) or not all(isinstance(axis, str) for axis in axes):
+        if not isinstance(axes, list | tuple) or not all(map(_is_axis, axes)):
             raise BadInput(
                 f"{part.where}: torus: {shorten(name)} is {shorten(axes)}; it must be a list of "
                 'axes, as ["z", "y:8"]'
@@ -236,6 +248,10 @@ def _torus(part: "_Part", run: PlannedRun) -> Torus | None:
     return torus
 
 
+def _is_axis(value: object) -> bool:
+    return isinstance(value, str) and len(value) <= MOST_OF_AN_AXIS
+
+
 def _workload(part: "_Part") -> Workload:
     """The sizes and formats of a run.
 
@@ -251,9 +267,9 @@ def _workload(part: "_Part") -> Workload:
             if part.holds.get("train_tokens") is None
             else part.whole("train_tokens", most=MOST_TOKENS)
         ),
-        param_dtype="f32" if master else part.text("param_dtype"),
-        compute_dtype=part.text("compute_dtype"),
-        optimizer_dtype=part.text("optimizer_dtype"),
+        param_dtype="f32" if master else part.dtype("param_dtype"),
+        compute_dtype=part.dtype("compute_dtype"),
+        optimizer_dtype=part.dtype("optimizer_dtype"),
         remat=part.text("remat"),
     )
 
@@ -276,6 +292,12 @@ class _Part:
         if not isinstance(value, str):
             self._refuse(key, "text")
         return value
+
+    def dtype(self, key: str) -> str:
+        name = self.text(key)
+        if name not in DTYPE_BYTES:
+            raise UnknownName(f"number format of {self.where}: {key}:", name, DTYPE_BYTES)
+        return name
 
     def flag(self, key: str) -> bool:
         value = self.holds.get(key)
