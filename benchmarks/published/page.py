@@ -39,9 +39,11 @@ To make it again, with `pip install maxtext==0.2.5` in an environment of its own
         --maxtext ENV/bin/python --write docs/published-programs.md
 
 Rows: of `runs.csv` all that are complete, for v5e, v5p or v6e, of a dense model on one slice; for
-each hardware and model the newest, and of several of one day the one on the most chips. The rule
-was written down before any of them was read. The programs are MaxText's and are not in this
-repository.
+each hardware and model the newest, and of several of one day the one on the most chips. That rule
+was written down before any of them was read; the two rules below, and the mesh of maxtext-046, came
+after first readings of these rows were up to 62 % off and their causes had been looked for. So the
+errors tell how well these runs are understood now, more than what to expect of the next one. The
+programs are MaxText's and are not in this repository.
 
 Published: seconds of one step where the source gives them; of `maxtext-...` rows, which give
 TFLOP/s, the tokens of a step over the rate that the row's way of counting FLOPs implies.
@@ -52,8 +54,8 @@ without an estimate): from shapes, links and bandwidths. All are estimates; noth
 
 These runs were compiled by MaxText and compilers of their day, these programs by the versions
 above: where the two chose other layouts, another offload or another overlap, the error holds that
-too. Settings are the recipe's; whatever it leaves open has the defaults of MaxText 0.2.5. Two rules
-hold for all rows that they meet:
+too. Settings are the recipe's, but for what a row says below; whatever it leaves open has the
+defaults of MaxText 0.2.5. Two rules hold for all rows that they meet:
 
 - The layers of the runs of 2023 (`maxtext-...`) had attention and MLP side by side on one norm, now
   the decoder block "default"; LLaMA's came to MaxText in January 2024 (its pull request 309).
