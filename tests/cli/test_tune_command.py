@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import stat
 import subprocess
@@ -24,7 +25,7 @@ from muster.proof import compiler
 from muster.roofline.workload import Workload
 from muster.tune import search
 from muster.tune.choices import knobs
-from muster.tune.flags import flags_for
+from muster.tune.flags import flags_for, options
 from tests.proof.fixtures import facts_of, text_of
 from tests.proof.make_programs import LLAMA
 
@@ -137,7 +138,7 @@ def test_json_has_the_whole_answer_and_nothing_else(desk: Desk) -> None:
     assert document["trials"][0]["rung"] == "plan"
     assert document["plan"]["tuned"]["step_seconds"] > 0
     verdicts = {each["what"]: each["verdict"] for each in document["trials"]}
-    assert verdicts["xla_tpu_scoped_vmem_limit_kib=65536"] == "not taken"
+    assert verdicts["xla_tpu_scoped_vmem_limit_kib=98304"] == "not taken"
     assert any("does not take" in each for each in document["findings"])
 
 
@@ -184,13 +185,70 @@ def test_plans_for_other_chips_are_refused_as_verify_refuses_them(desk: Desk) ->
     assert done.out == ""
 
 
+def test_a_program_that_cannot_be_read_loses_alone(desk: Desk) -> None:
+    # As of a flag that makes the compiler write what nobody has seen before.
+    broken = f'{desk.compiled()}; echo no program > "$4/program.hlo.txt"'
+    first = f'[ "$(wc -l < {desk.folder}/runs)" -le 1 ]'
+    desk.answer(f"if {first}; then {desk.compiled()}; else {broken}; fi")
+    out = desk.folder / "tuned.json"
+    done = desk.tune("--jobs", "1", "--out", str(out))
+    assert (done.status, done.error) == (0, None)
+    assert re.search(r"and \d+ more: its program cannot be read: not an HLO program", words(done))
+    assert json.loads(out.read_text())["tuned"]["fits"]
+
+
+def test_a_fault_of_this_machine_loses_one_trial_alone(desk: Desk) -> None:
+    first = f'[ "$(wc -l < {desk.folder}/runs)" -le 1 ]'
+    desk.answer(f'if {first}; then {desk.compiled()}; else rm -r "$4"; fi')
+    out = desk.folder / "tuned.json"
+    done = desk.tune("--jobs", "1", "--out", str(out))
+    assert (done.status, done.error) == (0, None)
+    assert "more: it cannot be compiled here: No such file or directory" in words(done)
+    assert out.exists()
+
+
+def test_where_nothing_can_be_kept_a_line_says_so(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(desk.plan))  # a file, so no folder for anybody
+    desk.answer(desk.compiled())
+    done = desk.tune("--jobs", "1", "--budget", "0.001s")
+    assert done.status == 0
+    assert words(done).count("the result is not kept for the next time") == 1
+    assert "goes on from here" not in words(done)
+    assert "only the plan was compiled" in done.out
+    assert "nothing but the plan itself was compiled: it stays" in done.out
+
+
+def test_the_flags_as_json() -> None:
+    for arguments in (["--list-flags", "--json"], ["--json", "--list-flags"]):
+        done = CliRunner().invoke(tune, arguments, standalone_mode=False)
+        document = json.loads(done.stdout)
+        assert len(document["flags"]) == len(options())
+        assert document["flags"][0]["name"] == options()[0].name
+
+
+def test_without_a_plan() -> None:
+    done = CliRunner().invoke(tune, ["--json"], standalone_mode=False)
+    assert isinstance(done.exception, BadInput)
+    assert "muster tune plan.json" in str(done.exception)
+
+
+def words(done: Done) -> str:
+    """What was printed, on one line."""
+    return " ".join(done.out.split())
+
+
 def test_out_must_not_be_the_plan(desk: Desk) -> None:
     done = desk.tune("--out", str(desk.plan))
     assert isinstance(done.error, BadInput)
 
 
 INTERRUPTED = """
+import signal
 import sys
+signal.signal(signal.SIGINT, signal.default_int_handler)  # whatever started the tests ignores
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 from muster.proof import compiler
 sys.executable = sys.argv[1]
 compiler.versions = lambda: {"jax": "1", "jaxlib": "1", "libtpu": "1"}
@@ -199,38 +257,85 @@ sys.exit(run(["tune", *sys.argv[2:]]))
 """
 
 
-def test_ctrl_c_prints_the_best_so_far_and_leaves_no_child(desk: Desk) -> None:
-    # The plan itself is answered at once; all others take longer than anybody waits.
-    slow = f"echo $$ >> {desk.folder}/pids; sleep 600"
-    desk.answer(f'if [ "$(wc -l < {desk.folder}/runs)" -gt 1 ]; then {slow}; fi\n{desk.compiled()}')
-    out = desk.folder / "tuned.json"
-    started = subprocess.Popen(
-        [
-            _python(),
-            "-c",
-            INTERRUPTED,
-            str(desk.folder / "child"),
-            str(desk.plan),
-            "--out",
-            str(out),
-        ],
+def begin(desk: Desk, *arguments: str, stderr: int = subprocess.PIPE) -> subprocess.Popen[str]:
+    """The command in a process of its own."""
+    child = str(desk.folder / "child")
+    return subprocess.Popen(
+        [_python(), "-c", INTERRUPTED, child, str(desk.plan), *arguments],
         stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
+        stderr=stderr,
         text=True,
     )
-    pids = desk.folder / "pids"
+
+
+def start(desk: Desk, *arguments: str) -> subprocess.Popen[str]:
+    """The command in a process of its own; returns when a compilation takes long."""
+    started = begin(desk, *arguments)
     until = time.monotonic() + 60
-    while not pids.exists() and time.monotonic() < until:
+    while not (desk.folder / "pids").exists() and time.monotonic() < until:
         time.sleep(0.1)
-    started.send_signal(signal.SIGINT)
-    printed, said = started.communicate(timeout=60)
-    assert started.returncode == 130, said
-    assert "interrupted; nothing beats the plan" in printed
-    assert "Traceback" not in said
-    assert json.loads(out.read_text())["tuned"]["fits"]
-    for pid in map(int, pids.read_text().split()):
+    return started
+
+
+def slow(desk: Desk, *, after: int) -> None:
+    """So many are answered at once; all others take longer than anybody waits."""
+    waits = f"echo $$ >> {desk.folder}/pids; sleep 600"
+    more = f'[ "$(wc -l < {desk.folder}/runs)" -gt {after} ]'
+    desk.answer(f"if {more}; then {waits}; fi\n{desk.compiled()}")
+
+
+def assert_no_child_is_left(desk: Desk) -> None:
+    for pid in map(int, (desk.folder / "pids").read_text().split()):
         with pytest.raises(ProcessLookupError):
             os.kill(pid, 0)
+    assert not list((desk.folder / "cache").rglob("new-*"))  # nor what it had begun to write
+
+
+@pytest.mark.parametrize(
+    "signals", [["SIGINT"], ["SIGTERM"], ["SIGHUP"], ["SIGINT", "SIGINT", "SIGTERM"]], ids=str
+)
+def test_a_signal_prints_the_best_so_far_and_leaves_no_child(
+    desk: Desk, signals: list[str]
+) -> None:
+    slow(desk, after=1)  # the plan itself
+    out = desk.folder / "tuned.json"
+    started = start(desk, "--out", str(out))
+    for each in signals:
+        started.send_signal(signal.Signals[each])
+        time.sleep(0.01)
+    printed, said = started.communicate(timeout=60)
+    assert started.returncode == 130, said
+    assert "interrupted; only the plan was compiled" in printed
+    assert "Traceback" not in said
+    assert json.loads(out.read_text())["tuned"]["fits"]
+    assert_no_child_is_left(desk)
+
+
+def test_a_signal_before_anything_is_compiled(desk: Desk) -> None:
+    slow(desk, after=0)
+    out = desk.folder / "tuned.json"
+    started = start(desk, "--out", str(out), "--json")
+    started.send_signal(signal.SIGTERM)
+    printed, said = started.communicate(timeout=60)
+    assert started.returncode == 130, said
+    document = json.loads(printed)
+    assert (document["interrupted"], document["explanation"]) == (True, ["nothing was compiled"])
+    assert "nothing was compiled, so" in said
+    assert not out.exists()
+    assert_no_child_is_left(desk)
+
+
+def test_progress_that_nobody_reads_ends_no_search(desk: Desk) -> None:
+    desk.answer(desk.compiled())
+    reading, writing = os.pipe()
+    os.close(reading)  # as after `2>&1 | head -1`
+    out = desk.folder / "tuned.json"
+    started = begin(desk, "--out", str(out), "--jobs", "1", "--budget", "1s", stderr=writing)
+    os.close(writing)
+    printed, _ = started.communicate(timeout=60)
+    assert started.returncode == 0
+    assert "a step, fsdp 16" in printed
+    assert out.exists()
 
 
 def _python() -> str:

@@ -103,3 +103,17 @@ def test_errors_are_those_that_the_document_lists() -> None:
         pytest.approx(100 * each) for each in PUBLISHED_ERRORS
     ], f"{PUBLISHED} was made anew: write its errors into muster.tune.outcome"
     assert f"of {len(listed)} published runs" in how_far_off()
+
+
+def test_deaths_are_told_once_a_kind() -> None:
+    death = Answer(status="died", message="SIGFPE", note="not kept")
+    dies = Compiler(lambda plan: death if plan.compiler_options.get("xla_a") else plan.step_seconds)
+    changes = [Flag(name="xla_a", value=value) for value in ("1", "2", "3")]
+    done = tune(planned(), dies.jobs(), listed=(), changes=changes)
+    assert list(findings(done)) == ["xla_a=1 and 2 more: SIGFPE", "not kept"]
+
+
+def test_what_is_said_where_nothing_else_or_nothing_at_all_was_compiled() -> None:
+    alone = tune(planned(), Compiler(step).jobs(seconds=1), listed=(), changes=CHANGES)
+    assert list(explanation(alone)) == ["nothing but the plan itself was compiled: it stays"]
+    assert list(explanation(Tuning(given=planned()))) == ["nothing was compiled"]

@@ -11,6 +11,7 @@ import click
 from muster.cli.files import check_outputs, write_option
 from muster.cli.options import JSON, Strict
 from muster.cli.tune_progress import Shown
+from muster.cli.tune_signals import ended_once, undisturbed
 from muster.errors import BadInput, shorten
 from muster.models.hf_config import printable
 
@@ -24,18 +25,8 @@ MOST_BUDGET_SECONDS = 30 * 24 * 3600
 _UNITS = {"s": 1, "m": 60, "h": 3600}
 
 
-def _list_flags(context: click.Context, option: click.Parameter, given: bool) -> None:
-    del option
-    if not given or context.resilient_parsing:
-        return
-    from muster.report.tune_report import print_flags
-
-    print_flags()
-    context.exit()
-
-
 @click.command(cls=Strict)
-@click.argument("plan", metavar="plan.json", type=click.Path(path_type=Path))
+@click.argument("plan", metavar="plan.json", required=False, type=click.Path(path_type=Path))
 @click.option(
     "--out",
     type=click.Path(path_type=Path),
@@ -56,18 +47,22 @@ def _list_flags(context: click.Context, option: click.Parameter, given: bool) ->
 @click.option(
     "--list-flags",
     is_flag=True,
-    is_eager=True,
-    expose_value=False,
-    callback=_list_flags,
     help="Print the compiler options that are tried, what each does and where it is from.",
 )
 @JSON
-def tune(plan: Path, out: Path | None, budget: str, jobs: str | None, as_json: bool) -> int:
+def tune(
+    plan: Path | None,
+    out: Path | None,
+    budget: str,
+    jobs: str | None,
+    list_flags: bool,
+    as_json: bool,
+) -> int:
     """Let the TPU compiler choose layout, step choices and flags for a plan; no TPU is needed.
 
     The planner's best layouts are compiled first, then each choice alone on the best of them, then
     those that gained together. Exit status 0: the best is printed, be it the plan itself; 1:
-    nothing fits. Ctrl-C prints and writes the best so far.
+    nothing fits. Ctrl-C, SIGTERM and SIGHUP print and write the best so far (130).
 
     Every result is kept in the user's cache folder (muster/proof), so a second run goes on where
     the first ended.
@@ -77,18 +72,24 @@ def tune(plan: Path, out: Path | None, budget: str, jobs: str | None, as_json: b
     from muster.tune.search import tune as search
     from muster.tune.trial import ask_compiler, find_kept
 
+    if list_flags:
+        _list_flags(as_json=as_json)
+        return 0
+    if plan is None:
+        raise BadInput("tune needs a plan: muster tune plan.json; `muster plan --out` writes one")
     check_outputs({"--out": out}, [("the plan itself", plan)])
     spending = Budget(seconds=read_budget(budget))
     most = read_jobs(jobs)
     planned = read_plan(plan)
-    with Shown(spending, silent=as_json) as screen:
+    with ended_once(), Shown(spending, silent=as_json) as screen:
         asking = Jobs(ask_compiler, find_kept, most=most, budget=spending, told=screen.told)
         tuning = search(planned, asking, seen=screen.seen)
     try:
         _show(tuning, spending, as_json=as_json)
     finally:  # whoever reads the answer may have gone: the file is written all the same
         if out is not None:
-            _write(tuning, out)
+            with undisturbed():
+                _write(tuning, out)
     if tuning.interrupted:
         return INTERRUPTED
     return 0 if tuning.best is not None else DOES_NOT_FIT
@@ -128,6 +129,18 @@ def read_jobs(text: str | None) -> int:
     return int(text)
 
 
+def _list_flags(*, as_json: bool) -> None:
+    if as_json:
+        from muster.tune.flags import options
+
+        document = {"muster": 1, "flags": [vars(each) for each in options()]}
+        click.echo(json.dumps(document, indent=1))
+        return
+    from muster.report.tune_report import print_flags
+
+    print_flags()
+
+
 def _show(tuning: "Tuning", budget: "Budget", *, as_json: bool) -> None:
     if as_json:
         from muster.tune.outcome import to_json
@@ -151,6 +164,7 @@ def _write(tuning: "Tuning", path: Path) -> None:
 
     document = winning_document(tuning)
     if document is None:
-        click.echo(f"muster: nothing fits, so {printable(path)} is not written", err=True)
+        why = "nothing fits" if tuning.trials else "nothing was compiled"
+        click.echo(f"muster: {why}, so {printable(path)} is not written", err=True)
         return
     write_option("--out", path, json.dumps(document, indent=1) + "\n")

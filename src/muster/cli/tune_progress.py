@@ -1,5 +1,6 @@
 """What `muster tune` says while it works: a line that changes; without a terminal, one a trial."""
 
+from contextlib import suppress
 from threading import Lock
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Shown:
-    """Progress on standard error."""
+    """Progress on standard error; where nobody reads it any more, none, and the search goes on."""
 
     def __init__(self, budget: "Budget", *, silent: bool) -> None:
         self._budget, self._silent = budget, silent
@@ -43,13 +44,14 @@ class Shown:
     ) -> None:
         """Clear the line that changed."""
         if self._status is not None:
-            self._status.stop()
+            with suppress(OSError):
+                self._status.stop()
 
     def told(self, question: "Question", stage: str, seconds: float) -> None:
         """A compilation is at a stage; called by the threads that wait, twice a second."""
         if self._status is None:
             return
-        with self._lock:
+        with self._lock, suppress(OSError):
             self._running[id(question)] = f"{stage}, {seconds:.0f} s"
             self._update()
 
@@ -57,7 +59,7 @@ class Shown:
         """Something was tried."""
         if self._silent:
             return
-        with self._lock:
+        with self._lock, suppress(OSError):
             self._running = {}  # those that run say so again within half a second
             if trial.seconds is not None:
                 self._best = min(self._best or trial.seconds, trial.seconds)

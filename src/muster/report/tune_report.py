@@ -89,7 +89,8 @@ def _headline(tuning: Tuning) -> Text:
     layout = layout_name(best.planned.layout, best.planned.remat)
     step = format_seconds(best.seconds)
     if best is first:
-        return Text(f"{ended}nothing beats the plan: {step} a step, {layout}", style=GOOD)
+        said = "nothing beats the plan" if len(tuning.trials) > 1 else "only the plan was compiled"
+        return Text(f"{ended}{said}: {step} a step, {layout}", style=GOOD)
     saved = ""
     if first is not None and first.seconds is not None:
         saved = f", {1 - best.seconds / first.seconds:.1%} less than the plan's"
@@ -120,7 +121,6 @@ def _left_out(tuning: Tuning) -> Iterator[str]:
             "was off on those above, none of them can win"
         )
     if tuning.skipped:
-        yield (
-            f"for {tuning.skipped} more trials the budget was too small; the same command again "
-            "goes on from here"
-        )
+        kept = not any(each.answer.note for each in tuning.trials)
+        again = "; the same command again goes on from here" if kept else ""
+        yield f"for {tuning.skipped} more trials the budget was too small{again}"

@@ -64,6 +64,9 @@ def winning_document(tuning: Tuning) -> dict[str, Any] | None:
 def explanation(tuning: Tuning) -> Iterator[str]:
     """The winner in sentences."""
     best, first = tuning.best, tuning.first
+    if not tuning.trials:
+        yield "nothing was compiled"
+        return
     if best is None:
         said = {each.answer.message for each in tuning.trials if each.answer.message}
         yield f"nothing that was tried fits{f': {next(iter(said))}' if len(said) == 1 else ''}"
@@ -71,7 +74,8 @@ def explanation(tuning: Tuning) -> Iterator[str]:
     assert best.seconds is not None
     if best is first:
         tried = len(tuning.trials) - 1
-        yield f"nothing of {tried} tried beats the plan: it stays"
+        stays = f"nothing of {tried} tried beats the plan: it stays"
+        yield stays if tried else "nothing but the plan itself was compiled: it stays"
     elif first is None or first.seconds is None:
         yield f"the plan that was given does not pass; {named(best)} does"
     else:
@@ -133,15 +137,19 @@ def _other_layouts(tuning: Tuning) -> Iterator[str]:
 
 
 def findings(tuning: Tuning) -> Iterator[str]:
-    """What the compiler did not take, one line each."""
+    """What the compiler did not take, died of or could not keep, one line each."""
     refused: dict[str, None] = {}
     for trial in tuning.trials:
         refused |= dict.fromkeys(trial.answer.refused)
     if refused:
         yield f"options that this compiler does not take: {', '.join(refused)}"
+    deaths: dict[str, list[str]] = {}
     for trial in tuning.trials:
         if trial.answer.status == "died":
-            yield f"{trial.what}: {trial.answer.message}"
+            deaths.setdefault(trial.answer.message, []).append(trial.what)
+    for message, (first, *others) in deaths.items():
+        yield f"{first}{f' and {len(others)} more' if others else ''}: {message}"
+    yield from dict.fromkeys(each.answer.note for each in tuning.trials if each.answer.note)
 
 
 def verdict(trial: Trial, tuning: Tuning) -> str:

@@ -1,9 +1,10 @@
 """One question to the compiler, and what its program comes to."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+from muster.errors import BadInput
 from muster.planner.plan_file import PlannedRun
 from muster.proof.child import Progress
 from muster.proof.compiler import (
@@ -74,6 +75,7 @@ class Answer:
         kept: whether it was found among results kept before.
         seconds: that tracing and compiling took, when it was compiled.
         peak_rss_bytes: the most memory that the child process held.
+        note: what the user should know of how it was kept; empty for nothing.
     """
 
     status: Status
@@ -85,6 +87,7 @@ class Answer:
     seconds: float = 0.0
     peak_rss_bytes: int = 0
     versions: Mapping[str, str] | None = None
+    note: str = ""
 
     @property
     def fits(self) -> bool:
@@ -100,13 +103,20 @@ class Answer:
 def ask_compiler(question: Question, progress: Progress) -> Answer:
     """Compile a step in a child process and read its program.
 
+    What goes wrong on this machine, as a full disk, is an answer too: it is of one trial, and must
+    not take the others with it.
+
     Raises:
         BadInput: the plan is not for TPUs, or the compiler is not installed.
     """
-    done = compile_with_known_options(
-        question.planned, {}, layers=question.layers, progress=progress
-    )
-    return answer_of(question.planned, done)
+    try:
+        done = compile_with_known_options(
+            question.planned, {}, layers=question.layers, progress=progress
+        )
+        return answer_of(question.planned, done)
+    except (OSError, ValueError) as error:
+        said = getattr(error, "strerror", None) or error
+        return Answer(status="died", message=f"it cannot be compiled here: {said}")
 
 
 def find_kept(question: Question) -> Answer | None:
@@ -115,13 +125,25 @@ def find_kept(question: Question) -> Answer | None:
     Raises:
         BadInput: as `ask_compiler`.
     """
-    found = kept_with_known_options(question.planned, layers=question.layers)
-    return None if found is None else answer_of(question.planned, found)
+    try:
+        found = kept_with_known_options(question.planned, layers=question.layers)
+        return None if found is None else answer_of(question.planned, found)
+    except OSError:  # another process removed it between two looks
+        return None
 
 
 def answer_of(planned: PlannedRun, done: Compilation) -> Answer:
-    """Read what a compilation gave."""
-    reading = _read(planned, done) if done.text is not None else None
+    """Read what a compilation gave; a program that cannot be read is as one that did not come.
+
+    Raises:
+        OSError: the program is not where it was.
+    """
+    reading: Reading | None = None
+    try:
+        reading = _read(planned, done) if done.text is not None else None
+    except (BadInput, ValueError, RecursionError) as error:
+        said = str(error) or type(error).__name__
+        done = replace(done, status="died", message=f"its program cannot be read: {said}")
     in_hbm = done.status == "too_large" and done.space in {"", "hbm"}
     return Answer(
         status=done.status,
@@ -133,6 +155,7 @@ def answer_of(planned: PlannedRun, done: Compilation) -> Answer:
         seconds=done.trace_seconds + done.compile_seconds,
         peak_rss_bytes=done.peak_rss_bytes,
         versions=done.versions,
+        note=done.note,
     )
 
 
