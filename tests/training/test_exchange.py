@@ -62,15 +62,6 @@ def test_gathers_over_all_axes_at_once() -> None:
     )
 
 
-def test_weights_take_turns_on_physical_axes() -> None:
-    """The largest step of a gather goes over another ring from weight to weight."""
-    split = place(SPLIT).split_axes(find_model("llama-3-8b"))
-    outermost = {name: axes[0][0] for name, axes in split.items() if "mlp" in name}
-    assert set(outermost.values()) == {"fsdp_y", "fsdp_x"}
-    assert split["layers.mlp.gate"][0] == ("fsdp_y", "fsdp_x", "sequence")
-    assert split["layers.mlp.up"][0] == ("fsdp_x", "sequence", "fsdp_y")
-
-
 def test_the_devices_of_a_chip_exchange_what_each_fetched() -> None:
     on_chip = {"fsdp": (Piece(0, 2, 2, 1), Piece(CHIP_AXIS, 2, 2, 1)), "sequence": ()}
     for axes in place(on_chip).split_axes(find_model("llama-3-8b")).values():

@@ -13,7 +13,7 @@ Letters of physical axes: x, y, z.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from muster.sharding.mesh import Layout
@@ -135,18 +135,3 @@ def split_off(pieces: list[Piece], ways: int) -> tuple[Piece, ...]:
         pieces[number] = Piece(piece.axis, piece.length, piece.ways // part, piece.stride * part)
     pieces[:] = [piece for piece in pieces if piece.ways > 1]
     return tuple(taken)
-
-
-def shared_out(sizes: Mapping[str, int], number: int) -> dict[str, int]:
-    """Give things to so many places, the largest first, each to the one that has least so far.
-
-    >>> shared_out({"gate": 7, "up": 7, "down": 7, "query": 2, "output": 2}, 3)
-    {'gate': 0, 'up': 1, 'down': 2, 'query': 0, 'output': 1}
-    """
-    held = [0] * number
-    places: dict[str, int] = {}
-    for name in sorted(sizes, key=lambda name: -sizes[name]):
-        place = held.index(min(held))
-        places[name] = place
-        held[place] += sizes[name]
-    return places

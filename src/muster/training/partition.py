@@ -16,14 +16,12 @@ from muster.models.architecture import Architecture
 from muster.sharding.mesh import Layout
 from muster.sharding.rules import (
     BATCH_AXES,
-    SHARD_AXES,
     SHARDED_DIM,
     MeshAxes,
     mesh_axes,
     padded_table,
 )
-from muster.sharding.torus import CHIP_AXIS, Piece, shared_out
-from muster.sharding.weight import Weight
+from muster.sharding.torus import CHIP_AXIS, Piece
 from muster.training.mesh import SPLIT_AXIS, split_name
 
 LAYERS = "layers."
@@ -135,11 +133,11 @@ class Partition:
         split = self.pieces.get(SPLIT_AXIS, ())
         return tuple(piece for piece in split if split_name(piece) == axis)
 
-    def _turned(self, axes: MeshAxes, turn: int) -> MeshAxes:
-        """Axes of the mesh with another physical axis outermost, over which most bytes go.
+    def _ordered(self, axes: MeshAxes) -> MeshAxes:
+        """Axes of the mesh as they split a dim, outermost first: most bytes go over the first.
 
-        The devices of a chip come before it: each then takes its own part of an array over the
-        links that they share. Slices come last, as little should go between them.
+        The devices of a chip come first: each then takes its own part of an array over the links
+        that they share. Slices come last, as little should go between them.
         """
         if not self.pieces or self.gathers_at_once:
             return tuple(sorted(axes, key=lambda axis: axis == BETWEEN_SLICES))
@@ -147,16 +145,7 @@ class Partition:
         on_chip = [block for block in blocks if self._goes_over(block, CHIP_AXIS)]
         between = [block for block in blocks if not self._pieces_of(block[0])]
         rings = [block for block in blocks if block not in on_chip and block not in between]
-        if rings:
-            rings.insert(0, rings.pop(turn % len(rings)))
         return tuple(axis for block in (*on_chip, *rings, *between) for axis in block)
-
-    @cached_property
-    def _rings(self) -> int:
-        """Physical axes that weights are gathered over, one after the other."""
-        axes = (axis for axis in SHARD_AXES if getattr(self.layout, axis) > 1)
-        blocks = self._blocks(self.over(tuple(axes))) if self.pieces else []
-        return sum(not self._goes_over(block, CHIP_AXIS) for block in blocks)
 
     def _goes_over(self, block: MeshAxes, physical: int) -> bool:
         return any(piece.axis == physical for piece in self._pieces_of(block[0]))
@@ -179,19 +168,13 @@ class Partition:
         }
 
     def split_axes(self, architecture: Architecture) -> dict[str, tuple[MeshAxes, ...]]:
-        """The axes of the mesh that split each dim of one copy of each parameter.
-
-        Weights take turns as to which physical axis splits D outermost. Most bytes of a gather go
-        over that one, so gathers of several weights keep several axes of the torus busy.
-        """
-        table = padded_table(architecture, self.layout)
-        turns = _turns(table, self._rings)
+        """The axes of the mesh that split each dim of one copy of each parameter."""
         return {
             weight.name: tuple(
-                self._turned(self.over(axes), turns[weight.name]) if dim == SHARDED_DIM else axes
+                self._ordered(self.over(axes)) if dim == SHARDED_DIM else axes
                 for dim, axes in zip(weight.dims, mesh_axes(weight, self.layout), strict=True)
             )
-            for weight in table
+            for weight in padded_table(architecture, self.layout)
         }
 
     def replica_axes(self, architecture: Architecture) -> dict[str, MeshAxes]:
@@ -226,19 +209,6 @@ class Partition:
             )
             for weight in padded_table(architecture, self.layout)
         }
-
-
-def _turns(table: Sequence[Weight], rings: int) -> dict[str, int]:
-    """Which of so many rings most bytes of each weight go over: layers' in balance, and others'."""
-    turns: dict[str, int] = {}
-    for of_layers in (True, False):
-        sizes = {
-            weight.name: math.prod(weight.shape)
-            for weight in table
-            if weight.name.startswith(LAYERS) == of_layers and weight.role != "vector"
-        }
-        turns |= shared_out(sizes, max(1, rings))
-    return {weight.name: turns.get(weight.name, 0) for weight in table}  # vectors: whole
 
 
 def _entry(axes: tuple[str, ...]) -> str | tuple[str, ...] | None:
