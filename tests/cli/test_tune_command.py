@@ -203,8 +203,17 @@ def test_a_fault_of_this_machine_loses_one_trial_alone(desk: Desk) -> None:
     out = desk.folder / "tuned.json"
     done = desk.tune("--jobs", "1", "--out", str(out))
     assert (done.status, done.error) == (0, None)
-    assert "more: it cannot be compiled here: No such file or directory" in words(done)
+    assert "more: the step cannot be compiled here: No such file or directory" in words(done)
     assert out.exists()
+
+
+def test_a_fault_of_this_machine_at_the_plan_itself_is_no_answer(desk: Desk) -> None:
+    desk.answer('rm -r "$4"')
+    done = desk.tune("--jobs", "1")
+    assert isinstance(done.error, BadInput)
+    assert "the step cannot be compiled here: No such file or directory" in str(done.error)
+    assert done.out == ""
+    assert desk.runs == 1
 
 
 def test_where_nothing_can_be_kept_a_line_says_so(

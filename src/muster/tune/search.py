@@ -146,13 +146,13 @@ def tune(
         changes: choices to try on the best; None for all that suit its chip.
 
     Raises:
-        BadInput: there is no such step to compile.
+        BadInput: there is no such step to compile, or this machine cannot compile the plan's.
     """
     tuning = Tuning(given=planned, seen=seen)
     try:
         own = layout_name(planned.layout, planned.remat)
         for trial in _ask(tuning, jobs, "plan", [(own, planned, ())], essential=True):
-            if trial.answer.status == "bad_input":
+            if trial.answer.status == "bad_input" or trial.answer.machines_fault:
                 raise BadInput(trial.answer.message)
         _layouts(tuning, jobs, candidates(planned) if listed is None else listed)
         if tuning.best is not None:

@@ -76,6 +76,8 @@ class Answer:
         seconds: that tracing and compiling took, when it was compiled.
         peak_rss_bytes: the most memory that the child process held.
         note: what the user should know of how it was kept; empty for nothing.
+        machines_fault: whether the compiler was never asked, or its answer was lost, for a reason
+            that lies in this machine.
     """
 
     status: Status
@@ -88,6 +90,7 @@ class Answer:
     peak_rss_bytes: int = 0
     versions: Mapping[str, str] | None = None
     note: str = ""
+    machines_fault: bool = False
 
     @property
     def fits(self) -> bool:
@@ -116,7 +119,8 @@ def ask_compiler(question: Question, progress: Progress) -> Answer:
         return answer_of(question.planned, done)
     except (OSError, ValueError) as error:
         said = getattr(error, "strerror", None) or error
-        return Answer(status="died", message=f"it cannot be compiled here: {said}")
+        message = f"the step cannot be compiled here: {said}"
+        return Answer(status="died", message=message, machines_fault=True)
 
 
 def find_kept(question: Question) -> Answer | None:
