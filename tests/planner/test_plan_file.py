@@ -95,7 +95,6 @@ def test_other_documents_are_no_plans(value: object) -> None:
         ({"layout__microbatches": 10**400}, "it must be at most 16,777,216"),
         ({"layout__torus": {"fsdp": ["x:" + "1" * 5000]}}, "it must be a list of axes, as"),
         ({"workload__param_dtype": "bf61"}, "workload: param_dtype: 'bf61'; did you mean bf16"),
-        ({"workload__compute_dtype": "x"}, "compute_dtype: 'x'; choose from f32, bf16"),
         ({"workload__optimizer_dtype": "x"}, "optimizer_dtype: 'x'; choose from f32, bf16"),
         ({"compiler__options": {"x": "\x1b[31mred"}}, "options: 'x' is '\\x1b[31mred'; it must be"),
         ({"compiler__options": {"x": "a\nb"}}, "it must be one line"),

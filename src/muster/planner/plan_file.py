@@ -268,7 +268,7 @@ def _workload(part: "_Part") -> Workload:
             else part.whole("train_tokens", most=MOST_TOKENS)
         ),
         param_dtype="f32" if master else part.dtype("param_dtype"),
-        compute_dtype=part.dtype("compute_dtype"),
+        compute_dtype=part.text("compute_dtype"),  # the trainer says in which it can compute
         optimizer_dtype=part.dtype("optimizer_dtype"),
         remat=part.text("remat"),
     )
