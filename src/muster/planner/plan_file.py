@@ -72,6 +72,17 @@ class PlannedRun:
         compiler = self.cluster.chip.compiler
         return compiler.options if compiler else {}
 
+    @property
+    def gathers_at_once(self) -> bool:
+        """Whether weights are gathered over all axes of the torus in one collective.
+
+        The plan's own choice, else what suits the chip's compiler.
+        """
+        if self.step.gathers_at_once is not None:
+            return self.step.gathers_at_once
+        compiler = self.cluster.chip.compiler
+        return compiler.gathers_at_once if compiler else False
+
 
 def read_plan(path: Path) -> PlannedRun:
     """Read a plan file.

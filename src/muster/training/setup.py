@@ -80,17 +80,9 @@ def make_model(
         remat=planned.remat,
         dispatch=dispatch,
         devices=devices,
-        choices=_decided(planned),
+        choices=replace(planned.step, gathers_at_once=planned.gathers_at_once),
         torus=planned.torus,
     )
-
-
-def _decided(planned: PlannedRun) -> StepChoices:
-    """The plan's step choices, with what it leaves to the chip."""
-    if planned.step.gathers_at_once is not None:
-        return planned.step
-    compiler = planned.cluster.chip.compiler
-    return replace(planned.step, gathers_at_once=bool(compiler and compiler.gathers_at_once))
 
 
 def _attend(

@@ -118,10 +118,8 @@ def knobs(planned: PlannedRun) -> Iterator[Knob]:
     for blocks in _blocks(planned):
         yield Knob(name="attention_blocks", step=StepChoices(attention_blocks=blocks))
     if planned.layout.weight_shards > 1:
-        compiler = planned.cluster.chip.compiler
-        usual = bool(compiler and compiler.gathers_at_once)
-        now = usual if planned.step.gathers_at_once is None else planned.step.gathers_at_once
-        yield Knob(name="gathers_at_once", step=StepChoices(gathers_at_once=not now))
+        other = StepChoices(gathers_at_once=not planned.gathers_at_once)
+        yield Knob(name="gathers_at_once", step=other)
     layers = planned.architecture.num_layers
     for number in UNROLLED:
         if number <= layers and number != planned.step.layers_unrolled:
