@@ -71,9 +71,9 @@ def test_what_this_machine_lacks_is_no_answer(
         raise fault
 
     monkeypatch.setattr(compiling, "compile_step", fail)
-    monkeypatch.setattr(compiling, "end_with_parent", lambda: None)
+    monkeypatch.setattr(compiling, "end_with_parent", lambda _: None)
     (tmp_path / "request.json").write_text("{}")
-    assert compiling.main([str(tmp_path / "request.json"), str(tmp_path)]) == 0
+    assert compiling.main([str(tmp_path / "request.json"), str(tmp_path), "1"]) == 0
     result = json.loads((tmp_path / "result.json").read_text())
     assert result["status"] == "died"
     assert type(fault).__name__ in result["message"] or "No space left" in result["message"]
@@ -82,15 +82,29 @@ def test_what_this_machine_lacks_is_no_answer(
 ORPHAN = """
 import subprocess, sys, time
 child = subprocess.Popen([sys.executable, "-c", '''
-import sys, time
+import os, sys, time
 from muster.proof.compile import end_with_parent
-end_with_parent()
+end_with_parent(os.getppid())
 print("ready", flush=True)
 time.sleep(60)
 '''], stdout=subprocess.PIPE, text=True)
 print(child.stdout.readline().strip(), child.pid, flush=True)
 time.sleep(60)
 """
+
+
+ASKED_BY_NOBODY = """
+import time
+from muster.proof.compile import end_with_parent
+end_with_parent(1)
+time.sleep(60)
+"""
+
+
+def test_a_compilation_whose_process_is_gone_before_it_begins_ends() -> None:
+    """Its parent is another by the time that it can look: this process, not the one that asked."""
+    begun = subprocess.run([sys.executable, "-c", ASKED_BY_NOBODY], timeout=50, check=False)
+    assert begun.returncode == 1
 
 
 @pytest.mark.slow

@@ -7,12 +7,17 @@ from threading import Event, Lock
 import pytest
 
 from muster.errors import BadInput
+from muster.planner.step_choices import StepChoices
 from muster.proof.child import Progress
+from muster.tune.choices import with_step
 from muster.tune.jobs import CHILD_BYTES, Budget, Jobs, memory_available
 from muster.tune.trial import Answer, Question
 from tests.tune.fakes import answer, planned
 
-QUESTIONS = [Question(planned=planned(), layers=number) for number in range(1, 7)]
+QUESTIONS = [
+    Question(planned=with_step(planned(), StepChoices(layers_unrolled=number)))
+    for number in range(1, 7)
+]
 
 
 class Slow:
@@ -36,7 +41,7 @@ class Slow:
         finally:
             with self.lock:
                 self.running -= 1
-        return answer(float(question.layers or 0))
+        return answer(float(question.planned.step.layers_unrolled))
 
 
 def nothing(question: Question) -> None:
@@ -48,7 +53,7 @@ def test_as_many_at_once_as_asked_for() -> None:
     slow.go.set()
     jobs = Jobs(slow.ask, nothing, most=3, budget=Budget(seconds=60), available=lambda: None)
     found = list(jobs.answers(QUESTIONS))
-    assert {each.layers for each, _ in found} == {1, 2, 3, 4, 5, 6}
+    assert {each.planned.step.layers_unrolled for each, _ in found} == {1, 2, 3, 4, 5, 6}
     assert slow.most <= 3
     assert jobs.budget.spent > 0
 

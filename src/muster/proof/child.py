@@ -53,7 +53,12 @@ def run_child(
     begun = time.perf_counter()
     with (work / "log.txt").open("wb") as log:
         child = subprocess.Popen(
-            [sys.executable, "-m", "muster.proof.compile", str(question), str(work)],
+            [
+                sys.executable,
+                "-m",
+                "muster.proof.compile",
+                *map(str, (question, work, os.getpid())),
+            ],
             env=os.environ | ENVIRONMENT,
             stdout=log,
             stderr=log,

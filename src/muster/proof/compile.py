@@ -1,6 +1,6 @@
 """The child process that compiles a plan's step with the TPU compiler; no TPU is needed.
 
-    python -m muster.proof.compile REQUEST.json FOLDER
+    python -m muster.proof.compile REQUEST.json FOLDER PARENT
 
 writes FOLDER/result.json and, where the compiler was content, FOLDER/program.hlo.txt: the scheduled
 program of one device. The compiler kills the process that asks it for some shapes, so nothing else
@@ -146,9 +146,12 @@ def refusal(error: Exception) -> dict[str, Any]:
     }
 
 
-def end_with_parent() -> None:
-    """End this process when the one that asked for it is gone: nobody waits for its result."""
-    parent = os.getppid()
+def end_with_parent(parent: int) -> None:
+    """End this process when the one that asked for it is gone: nobody waits for its result.
+
+    Args:
+        parent: its process id, from itself: it may be gone before this process could ask.
+    """
 
     def watch() -> None:
         while os.getppid() == parent:
@@ -160,8 +163,8 @@ def end_with_parent() -> None:
 
 def main(arguments: Sequence[str]) -> int:
     """Compile one request; whatever it comes to is written as a result."""
-    end_with_parent()
-    request_path, folder = Path(arguments[0]), Path(arguments[1])
+    request_path, folder, parent = Path(arguments[0]), Path(arguments[1]), int(arguments[2])
+    end_with_parent(parent)
     request = json.loads(request_path.read_text("utf-8"))
     try:
         result = compile_step(request, folder)

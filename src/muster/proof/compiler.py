@@ -190,7 +190,6 @@ def compile_with_known_options(
     planned: PlannedRun,
     options: Mapping[str, str],
     *,
-    layers: int | None = None,
     folder: Path | None = None,
     timeout_seconds: float | None = None,
     progress: Progress | None = None,
@@ -207,7 +206,6 @@ def compile_with_known_options(
         return compile_plan(
             planned,
             options=left,
-            layers=layers,
             folder=folder,
             timeout_seconds=timeout_seconds,
             progress=progress,
@@ -219,7 +217,7 @@ def compile_with_known_options(
 
 
 def kept_with_known_options(
-    planned: PlannedRun, *, layers: int | None = None, folder: Path | None = None
+    planned: PlannedRun, *, folder: Path | None = None
 ) -> Compilation | None:
     """What `compile_with_known_options` would find kept, and None where it would have to compile.
 
@@ -230,7 +228,7 @@ def kept_with_known_options(
     home = folder or kept.default_folder()
 
     def find(left: Mapping[str, str]) -> Compilation | None:
-        place = kept.entry(home, content_key(_request(planned, left, layers)))
+        place = kept.entry(home, content_key(_request(planned, left, None)))
         found = _read(place, was_kept=True)
         if found is not None:
             kept.mark_used(place)

@@ -132,8 +132,8 @@ def _check(name: str, pieces: Sequence[Piece], ways: int) -> None:
 def placements(shape: Sequence[int], layout: Layout) -> Iterator[Torus]:
     """Other placements than the rule's, those with most whole axes first; none twice.
 
-    Axes of the same length are the same, and so are the axes of a group in another order: weights
-    take turns on them.
+    Axes of the same length are the same, and so are the axes of a group in another order: one
+    collective goes over all of them.
 
     >>> next(placements((4, 4, 8), Layout(fsdp=32, tensor=4)))
     {'tensor': ('z:4',), 'fsdp': ('y', 'x', 'z:2')}

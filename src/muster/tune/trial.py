@@ -25,11 +25,9 @@ class Question:
 
     Attributes:
         planned: a plan with its own compiler options and step choices.
-        layers: a model of this many of its layers; None for all.
     """
 
     planned: PlannedRun
-    layers: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,9 +111,7 @@ def ask_compiler(question: Question, progress: Progress) -> Answer:
         BadInput: the plan is not for TPUs, or the compiler is not installed.
     """
     try:
-        done = compile_with_known_options(
-            question.planned, {}, layers=question.layers, progress=progress
-        )
+        done = compile_with_known_options(question.planned, {}, progress=progress)
         return answer_of(question.planned, done)
     except (OSError, ValueError) as error:
         said = getattr(error, "strerror", None) or error
@@ -130,7 +126,7 @@ def find_kept(question: Question) -> Answer | None:
         BadInput: as `ask_compiler`.
     """
     try:
-        found = kept_with_known_options(question.planned, layers=question.layers)
+        found = kept_with_known_options(question.planned)
         return None if found is None else answer_of(question.planned, found)
     except OSError:  # another process removed it between two looks
         return None
