@@ -4,11 +4,9 @@ import json
 import os
 import re
 import signal
-import stat
 import subprocess
 import sys
 import time
-from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
@@ -21,66 +19,19 @@ from muster.hardware import parse_cluster
 from muster.models.hf_config import architecture_from_config
 from muster.planner.build import make_plan
 from muster.planner.plan_file import read_plan
-from muster.proof import compiler
 from muster.roofline.workload import Workload
 from muster.tune import search
 from muster.tune.choices import knobs
 from muster.tune.flags import flags_for, options
-from tests.proof.fixtures import facts_of, text_of
+from tests.cli.desk import GB, Desk, Done
 from tests.proof.make_programs import LLAMA
 
-NAME = "llama-v5p-hybrid"
-GB = 10**9
 
-
-@dataclass(frozen=True)
-class Done:
-    status: object
-    out: str
-    err: str
-    error: BaseException | None
-
-
-@dataclass(frozen=True)
-class Desk:
-    """A folder with a plan, and a script that answers in the compiler's place."""
-
-    folder: Path
-    plan: Path
-
-    def answer(self, script: str) -> None:
-        path = self.folder / "child"
-        path.write_text(f"#!/bin/sh\necho ran >> {self.folder}/runs\n{script}\n")
-        path.chmod(path.stat().st_mode | stat.S_IEXEC)
+class TuningDesk(Desk):
+    """With `muster tune`."""
 
     def tune(self, *arguments: str) -> Done:
-        done = CliRunner().invoke(tune, [str(self.plan), *arguments], standalone_mode=False)
-        return Done(done.return_value, done.stdout, done.stderr, done.exception)
-
-    @property
-    def runs(self) -> int:
-        return len((self.folder / "runs").read_text().splitlines())
-
-    def compiled(self, temporaries: int = GB) -> str:
-        facts = facts_of(NAME)
-        (self.folder / "program.txt").write_text(text_of(NAME), "utf-8")
-        memory = dict.fromkeys(("arguments", "outputs", "aliased"), GB) | {
-            "temporaries": temporaries,
-            "code": 0,
-            "peak": 0,
-            "host_temporaries": 0,
-        }
-        result = {
-            "status": "compiled",
-            "memory": memory,
-            "mesh": facts["mesh"],
-            "coordinates": facts["coordinates"],
-            "compile_seconds": 2.0,
-        }
-        written = self.folder / f"compiled-{temporaries}.json"
-        written.write_text(json.dumps(result))
-        program = f'cp {self.folder}/program.txt "$4/program.hlo.txt"'
-        return f'{program}; cp {written} "$4/result.json"'
+        return self.run(tune, *arguments)
 
     def refusing(self, option: str) -> str:
         """As compiled, but for an option that this compiler does not know."""
@@ -92,24 +43,14 @@ class Desk:
 
 
 @pytest.fixture
-def desk(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Desk:
-    plan = make_plan(
-        architecture_from_config(LLAMA, name="small"),
-        parse_cluster("v5p:2x2x4"),
-        Workload(sequence_length=1024, batch_sequences=64, param_dtype="bf16"),
-    )
-    path = tmp_path / "plan.json"
-    path.write_text(json.dumps(plan.to_json()))
-    monkeypatch.setattr(sys, "executable", str(tmp_path / "child"))
-    monkeypatch.setattr(compiler, "versions", lambda: {"jax": "1", "jaxlib": "1", "libtpu": "1"})
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+def desk(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> TuningDesk:
     # A few of each kind: every trial is a program to read.
     monkeypatch.setattr(search, "flags_for", lambda plan: islice(flags_for(plan), 2))
     monkeypatch.setattr(search, "knobs", lambda plan: islice(knobs(plan), 2))
-    return Desk(tmp_path, path)
+    return TuningDesk.made(monkeypatch, tmp_path)
 
 
-def test_nothing_beats_the_plan_where_all_programs_are_the_same(desk: Desk) -> None:
+def test_nothing_beats_the_plan_where_all_programs_are_the_same(desk: TuningDesk) -> None:
     desk.answer(desk.compiled())
     out = desk.folder / "tuned.json"
     done = desk.tune("--out", str(out), "--jobs", "1")
@@ -129,7 +70,7 @@ def test_nothing_beats_the_plan_where_all_programs_are_the_same(desk: Desk) -> N
     assert again.status == 0
 
 
-def test_json_has_the_whole_answer_and_nothing_else(desk: Desk) -> None:
+def test_json_has_the_whole_answer_and_nothing_else(desk: TuningDesk) -> None:
     desk.answer(desk.refusing("xla_tpu_scoped_vmem_limit_kib"))
     done = desk.tune("--json", "--jobs", "1")
     assert done.err == ""
@@ -142,7 +83,7 @@ def test_json_has_the_whole_answer_and_nothing_else(desk: Desk) -> None:
     assert any("does not take" in each for each in document["findings"])
 
 
-def test_nothing_fits(desk: Desk) -> None:
+def test_nothing_fits(desk: TuningDesk) -> None:
     desk.answer(desk.compiled(temporaries=200 * GB))
     out = desk.folder / "tuned.json"
     done = desk.tune("--out", str(out))
@@ -153,7 +94,7 @@ def test_nothing_fits(desk: Desk) -> None:
     assert "nothing fits, so" in done.err
 
 
-def test_a_compiler_that_dies_of_everything(desk: Desk) -> None:
+def test_a_compiler_that_dies_of_everything(desk: TuningDesk) -> None:
     desk.answer("kill -FPE $$")
     done = desk.tune("--jobs", "1")
     assert done.status == 1
@@ -172,7 +113,7 @@ def test_jobs_that_are_none(jobs: str) -> None:
         read_jobs(jobs)
 
 
-def test_plans_for_other_chips_are_refused_as_verify_refuses_them(desk: Desk) -> None:
+def test_plans_for_other_chips_are_refused_as_verify_refuses_them(desk: TuningDesk) -> None:
     plan = make_plan(
         architecture_from_config(LLAMA, name="small"),
         parse_cluster("h100:16"),
@@ -185,7 +126,7 @@ def test_plans_for_other_chips_are_refused_as_verify_refuses_them(desk: Desk) ->
     assert done.out == ""
 
 
-def test_a_program_that_cannot_be_read_loses_alone(desk: Desk) -> None:
+def test_a_program_that_cannot_be_read_loses_alone(desk: TuningDesk) -> None:
     # As of a flag that makes the compiler write what nobody has seen before.
     broken = f'{desk.compiled()}; echo no program > "$4/program.hlo.txt"'
     first = f'[ "$(wc -l < {desk.folder}/runs)" -le 1 ]'
@@ -197,7 +138,7 @@ def test_a_program_that_cannot_be_read_loses_alone(desk: Desk) -> None:
     assert json.loads(out.read_text())["tuned"]["fits"]
 
 
-def test_a_fault_of_this_machine_loses_one_trial_alone(desk: Desk) -> None:
+def test_a_fault_of_this_machine_loses_one_trial_alone(desk: TuningDesk) -> None:
     first = f'[ "$(wc -l < {desk.folder}/runs)" -le 1 ]'
     desk.answer(f'if {first}; then {desk.compiled()}; else rm -r "$4"; fi')
     out = desk.folder / "tuned.json"
@@ -207,7 +148,7 @@ def test_a_fault_of_this_machine_loses_one_trial_alone(desk: Desk) -> None:
     assert out.exists()
 
 
-def test_a_fault_of_this_machine_at_the_plan_itself_is_no_answer(desk: Desk) -> None:
+def test_a_fault_of_this_machine_at_the_plan_itself_is_no_answer(desk: TuningDesk) -> None:
     desk.answer('rm -r "$4"')
     done = desk.tune("--jobs", "1")
     assert isinstance(done.error, BadInput)
@@ -217,7 +158,7 @@ def test_a_fault_of_this_machine_at_the_plan_itself_is_no_answer(desk: Desk) -> 
 
 
 def test_where_nothing_can_be_kept_a_line_says_so(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch
+    desk: TuningDesk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(desk.plan))  # a file, so no folder for anybody
     desk.answer(desk.compiled())
@@ -248,7 +189,7 @@ def words(done: Done) -> str:
     return " ".join(done.out.split())
 
 
-def test_out_must_not_be_the_plan(desk: Desk) -> None:
+def test_out_must_not_be_the_plan(desk: TuningDesk) -> None:
     done = desk.tune("--out", str(desk.plan))
     assert isinstance(done.error, BadInput)
 
@@ -266,7 +207,9 @@ sys.exit(run(["tune", *sys.argv[2:]]))
 """
 
 
-def begin(desk: Desk, *arguments: str, stderr: int = subprocess.PIPE) -> subprocess.Popen[str]:
+def begin(
+    desk: TuningDesk, *arguments: str, stderr: int = subprocess.PIPE
+) -> subprocess.Popen[str]:
     """The command in a process of its own."""
     child = str(desk.folder / "child")
     return subprocess.Popen(
@@ -277,7 +220,7 @@ def begin(desk: Desk, *arguments: str, stderr: int = subprocess.PIPE) -> subproc
     )
 
 
-def start(desk: Desk, *arguments: str) -> subprocess.Popen[str]:
+def start(desk: TuningDesk, *arguments: str) -> subprocess.Popen[str]:
     """The command in a process of its own; returns when a compilation takes long."""
     started = begin(desk, *arguments)
     until = time.monotonic() + 60
@@ -286,14 +229,14 @@ def start(desk: Desk, *arguments: str) -> subprocess.Popen[str]:
     return started
 
 
-def slow(desk: Desk, *, after: int) -> None:
+def slow(desk: TuningDesk, *, after: int) -> None:
     """So many are answered at once; all others take longer than anybody waits."""
     waits = f"echo $$ >> {desk.folder}/pids; sleep 600"
     more = f'[ "$(wc -l < {desk.folder}/runs)" -gt {after} ]'
     desk.answer(f"if {more}; then {waits}; fi\n{desk.compiled()}")
 
 
-def assert_no_child_is_left(desk: Desk) -> None:
+def assert_no_child_is_left(desk: TuningDesk) -> None:
     for pid in map(int, (desk.folder / "pids").read_text().split()):
         with pytest.raises(ProcessLookupError):
             os.kill(pid, 0)
@@ -304,7 +247,7 @@ def assert_no_child_is_left(desk: Desk) -> None:
     "signals", [["SIGINT"], ["SIGTERM"], ["SIGHUP"], ["SIGINT", "SIGINT", "SIGTERM"]], ids=str
 )
 def test_a_signal_prints_the_best_so_far_and_leaves_no_child(
-    desk: Desk, signals: list[str]
+    desk: TuningDesk, signals: list[str]
 ) -> None:
     slow(desk, after=1)  # the plan itself
     out = desk.folder / "tuned.json"
@@ -320,7 +263,7 @@ def test_a_signal_prints_the_best_so_far_and_leaves_no_child(
     assert_no_child_is_left(desk)
 
 
-def test_a_signal_before_anything_is_compiled(desk: Desk) -> None:
+def test_a_signal_before_anything_is_compiled(desk: TuningDesk) -> None:
     slow(desk, after=0)
     out = desk.folder / "tuned.json"
     started = start(desk, "--out", str(out), "--json")
@@ -334,7 +277,7 @@ def test_a_signal_before_anything_is_compiled(desk: Desk) -> None:
     assert_no_child_is_left(desk)
 
 
-def test_progress_that_nobody_reads_ends_no_search(desk: Desk) -> None:
+def test_progress_that_nobody_reads_ends_no_search(desk: TuningDesk) -> None:
     desk.answer(desk.compiled())
     reading, writing = os.pipe()
     os.close(reading)  # as after `2>&1 | head -1`

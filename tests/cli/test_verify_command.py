@@ -1,9 +1,6 @@
 """`muster verify` with a stand-in for the compiler's process; no TPU compiler is needed."""
 
 import json
-import stat
-import sys
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -12,87 +9,24 @@ from click.testing import CliRunner
 from muster.cli.inspect import inspect
 from muster.cli.verify import verify
 from muster.errors import BadInput
-from muster.hardware import parse_cluster
-from muster.models.hf_config import architecture_from_config
-from muster.planner.build import make_plan
 from muster.planner.plan_file import read_plan
-from muster.proof import compiler
-from muster.roofline.workload import Workload
-from tests.proof.fixtures import facts_of, text_of
-from tests.proof.make_programs import LLAMA
-
-NAME = "llama-v5p-hybrid"
-GB = 10**9
+from tests.cli.desk import GB, NAME, Desk, Done
+from tests.proof.fixtures import text_of
 
 
-@dataclass(frozen=True)
-class Done:
-    status: object
-    out: str
-    err: str
-    error: BaseException | None
-
-
-@dataclass(frozen=True)
-class Desk:
-    """A folder with a plan, and a script that answers in the compiler's place."""
-
-    folder: Path
-    plan: Path
-
-    def answer(self, script: str) -> None:
-        path = self.folder / "child"
-        path.write_text(f"#!/bin/sh\necho ran >> {self.folder}/runs\n{script}\n")
-        path.chmod(path.stat().st_mode | stat.S_IEXEC)
+class VerifyingDesk(Desk):
+    """With `muster verify`."""
 
     def verify(self, *arguments: str) -> Done:
-        done = CliRunner().invoke(verify, [str(self.plan), *arguments], standalone_mode=False)
-        return Done(done.return_value, done.stdout, done.stderr, done.exception)
-
-    @property
-    def runs(self) -> int:
-        return len((self.folder / "runs").read_text().splitlines())
-
-    def compiled(self, temporaries: int = GB) -> str:
-        facts = facts_of(NAME)
-        (self.folder / "program.txt").write_text(text_of(NAME), "utf-8")
-        result = {
-            "status": "compiled",
-            "memory": {
-                "arguments": GB,
-                "outputs": GB,
-                "aliased": GB,
-                "temporaries": temporaries,
-                "code": 0,
-                "peak": 0,
-                "host_temporaries": 0,
-            },
-            "mesh": facts["mesh"],
-            "coordinates": facts["coordinates"],
-            "compile_seconds": 2.0,
-        }
-        written = self.folder / f"compiled-{temporaries}.json"
-        written.write_text(json.dumps(result))
-        program = f'cp {self.folder}/program.txt "$4/program.hlo.txt"'
-        return f'{program}; cp {written} "$4/result.json"'
+        return self.run(verify, *arguments)
 
 
 @pytest.fixture
-def desk(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Desk:
-    plan = make_plan(
-        architecture_from_config(LLAMA, name="small"),
-        parse_cluster("v5p:2x2x4"),
-        Workload(sequence_length=1024, batch_sequences=64, param_dtype="bf16"),
-    )
-    path = tmp_path / "plan.json"
-    path.write_text(json.dumps(plan.to_json()))
-    monkeypatch.setattr(sys, "executable", str(tmp_path / "child"))
-    monkeypatch.setattr(compiler, "versions", lambda: {"jax": "1", "jaxlib": "1", "libtpu": "1"})
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    return Desk(tmp_path, path)
+def desk(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> VerifyingDesk:
+    return VerifyingDesk.made(monkeypatch, tmp_path)
 
 
-def test_a_plan_that_passes(desk: Desk) -> None:
+def test_a_plan_that_passes(desk: VerifyingDesk) -> None:
     desk.answer(desk.compiled())
     done = desk.verify()
     assert (done.status, done.error) == (0, None)
@@ -107,7 +41,7 @@ def test_a_plan_that_passes(desk: Desk) -> None:
     assert desk.runs == 1
 
 
-def test_the_answer_as_json(desk: Desk) -> None:
+def test_the_answer_as_json(desk: VerifyingDesk) -> None:
     desk.answer(desk.compiled())
     done = desk.verify("--json")
     assert done.err == ""
@@ -124,7 +58,7 @@ def test_the_answer_as_json(desk: Desk) -> None:
     assert {"id", "cost_seconds", "what", "change"} == set(document["findings"][0])
 
 
-def test_a_compiler_that_dies_of_a_layout_is_asked_for_the_next(desk: Desk) -> None:
+def test_a_compiler_that_dies_of_a_layout_is_asked_for_the_next(desk: VerifyingDesk) -> None:
     # Only the second question and those after it have an answer.
     desk.answer(f'[ "$(wc -l < {desk.folder}/runs)" -gt 1 ] || kill -FPE $$\n' + desk.compiled())
     done = desk.verify()
@@ -135,7 +69,7 @@ def test_a_compiler_that_dies_of_a_layout_is_asked_for_the_next(desk: Desk) -> N
     assert desk.runs == 2
 
 
-def test_out_writes_the_plan_that_passes(desk: Desk) -> None:
+def test_out_writes_the_plan_that_passes(desk: VerifyingDesk) -> None:
     desk.answer(f'[ "$(wc -l < {desk.folder}/runs)" -gt 1 ] || kill -FPE $$\n' + desk.compiled())
     out = desk.folder / "passes.json"
     assert desk.verify("--out", str(out)).status == 1
@@ -143,14 +77,14 @@ def test_out_writes_the_plan_that_passes(desk: Desk) -> None:
     assert read_plan(out).workload == read_plan(desk.plan).workload
 
 
-def test_out_of_a_plan_that_passes_is_the_plan(desk: Desk) -> None:
+def test_out_of_a_plan_that_passes_is_the_plan(desk: VerifyingDesk) -> None:
     desk.answer(desk.compiled())
     out = desk.folder / "passes.json"
     assert desk.verify("--out", str(out)).status == 0
     assert json.loads(out.read_text()) == json.loads(desk.plan.read_text())
 
 
-def test_where_nothing_passes_nothing_is_written(desk: Desk) -> None:
+def test_where_nothing_passes_nothing_is_written(desk: VerifyingDesk) -> None:
     desk.answer("kill -FPE $$")
     out = desk.folder / "passes.json"
     done = desk.verify("--out", str(out), "--others", "2")
@@ -160,7 +94,9 @@ def test_where_nothing_passes_nothing_is_written(desk: Desk) -> None:
     assert desk.runs == 3
 
 
-def test_a_plan_that_does_not_fit_is_answered_alone_unless_more_is_asked(desk: Desk) -> None:
+def test_a_plan_that_does_not_fit_is_answered_alone_unless_more_is_asked(
+    desk: VerifyingDesk,
+) -> None:
     desk.answer(desk.compiled(temporaries=200 * GB))
     done = desk.verify()
     assert done.status == 1
@@ -177,7 +113,9 @@ def test_a_plan_that_does_not_fit_is_answered_alone_unless_more_is_asked(desk: D
         ("echo 'MemoryError: no'; exit 1", "MemoryError: no"),
     ],
 )
-def test_a_child_that_others_killed_is_one_line(desk: Desk, script: str, says: str) -> None:
+def test_a_child_that_others_killed_is_one_line(
+    desk: VerifyingDesk, script: str, says: str
+) -> None:
     desk.answer(script)
     done = desk.verify()
     assert done.status == 1
@@ -185,14 +123,14 @@ def test_a_child_that_others_killed_is_one_line(desk: Desk, script: str, says: s
     assert desk.runs == 1  # not the layout's fault: no other is tried
 
 
-def test_too_long(desk: Desk) -> None:
+def test_too_long(desk: VerifyingDesk) -> None:
     desk.answer("sleep 60")
     done = desk.verify("--timeout", "0.5")
     assert done.status == 1
     assert "not done after 0.5 s" in done.out
 
 
-def test_an_option_that_the_compiler_refuses_is_a_finding(desk: Desk) -> None:
+def test_an_option_that_the_compiler_refuses_is_a_finding(desk: VerifyingDesk) -> None:
     refused = desk.folder / "refused.json"
     refused.write_text(json.dumps({"status": "refused", "message": "No such option: 'xla_bad'"}))
     desk.answer(
@@ -218,14 +156,14 @@ def test_an_option_that_the_compiler_refuses_is_a_finding(desk: Desk) -> None:
         (("--out", "no/such/folder/x.json"), "--out"),
     ],
 )
-def test_bad_options(desk: Desk, arguments: tuple[str, ...], says: str) -> None:
+def test_bad_options(desk: VerifyingDesk, arguments: tuple[str, ...], says: str) -> None:
     done = desk.verify(*arguments)
     assert isinstance(done.error, BadInput)
     assert says in str(done.error)
 
 
 @pytest.mark.parametrize("option", ["--hlo", "--trace", "--out"])
-def test_the_plan_is_never_written_over(desk: Desk, option: str) -> None:
+def test_the_plan_is_never_written_over(desk: VerifyingDesk, option: str) -> None:
     before = desk.plan.read_bytes()
     link = desk.folder / "link.json"
     link.symlink_to(desk.plan)
@@ -237,13 +175,13 @@ def test_the_plan_is_never_written_over(desk: Desk, option: str) -> None:
     assert not (desk.folder / "runs").exists()
 
 
-def test_two_options_do_not_name_one_file(desk: Desk) -> None:
+def test_two_options_do_not_name_one_file(desk: VerifyingDesk) -> None:
     done = desk.verify("--hlo", str(desk.folder / "x"), "--out", f"{desk.folder}/./x")
     assert isinstance(done.error, BadInput)
     assert str(done.error) == "--hlo and --out name the same file; give each its own"
 
 
-def test_files_are_written_whole_after_the_verdict(desk: Desk) -> None:
+def test_files_are_written_whole_after_the_verdict(desk: VerifyingDesk) -> None:
     desk.answer(desk.compiled())
     mine, real, link = (desk.folder / name for name in ("step.json.part", "real", "link.hlo"))
     mine.write_text("mine")
@@ -256,7 +194,7 @@ def test_files_are_written_whole_after_the_verdict(desk: Desk) -> None:
     assert json.loads(trace.read_text())["traceEvents"]
 
 
-def test_a_file_that_cannot_be_written_after_all_costs_no_verdict(desk: Desk) -> None:
+def test_a_file_that_cannot_be_written_after_all_costs_no_verdict(desk: VerifyingDesk) -> None:
     late = desk.folder / "late"
     late.mkdir()
     desk.answer(f"rmdir {late}\n" + desk.compiled())
@@ -280,7 +218,7 @@ def test_inspect_does_not_write_over_its_program(tmp_path: Path) -> None:
 
 
 def test_a_cache_that_cannot_be_written_is_a_note(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch
+    desk: VerifyingDesk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(desk.plan))
     desk.answer(desk.compiled())
