@@ -59,9 +59,12 @@ def main() -> None:
         return
     contenders = list(_contenders(asked))
     results: dict[str, list[dict[str, float]]] = {each.name: [] for each in contenders}
-    for _ in range(asked.rounds):
+    for number in range(asked.rounds):
         for each in contenders:
-            results[each.name].append(_timed(each))
+            result = _timed(each)
+            results[each.name].append(result)
+            rate = f"{result['tokens_per_second']:,.0f} tokens/s"
+            print(f"round {number + 1}: {each.name}: {rate}", file=sys.stderr, flush=True)
     print(f"{ROWS} rows of {LENGTH} tokens, steps {FIRST_COUNTED} to {asked.steps - 1}")
     print(f"{'':34}{'best':>10}{'median':>10}  tokens/s   host time a step")
     for name, runs in results.items():

@@ -16,6 +16,7 @@ n tokens of a chip, m rows that a chip multiplies, C rows of one expert.
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import jax
@@ -31,7 +32,9 @@ from muster.training.exchange import (
     scatter_tokens,
     sum_over_tokens,
 )
+from muster.training.matmul import times_weight
 from muster.training.params import Params
+from muster.training.partition import Partition
 from muster.training.recompute import DISPATCHED, PRODUCT, named
 
 if TYPE_CHECKING:
@@ -58,12 +61,17 @@ class _Matrices(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class _How:
-    """What is static; `ways` split the experts."""
+    """What is static."""
 
     experts: Experts
     activation: Activation
     capacity_factor: float
-    ways: int
+    place: Partition
+
+    @property
+    def ways(self) -> int:
+        """How many the experts are split."""
+        return self.place.layout.expert
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -145,7 +153,7 @@ def mixture(
         experts=experts,
         activation=_activation(model),
         capacity_factor=model.dispatch.capacity_factor,
-        ways=place.layout.expert,
+        place=place,
     )
     work = _dropless if model.dispatch.kind == "dropless" else _with_capacity
     matrices = _Matrices(*(weights[f"experts.{part}"] for part in ("gate", "up", "down")))
@@ -225,10 +233,11 @@ def _with_capacity(rows: _Rows, matrices: _Matrices, how: _How) -> tuple[jax.Arr
     if how.ways > 1:  # [E, C, D] to [E/ways, ways*C, D]: every chip's rows for our experts
         rows_ECD = jax.lax.all_to_all(rows_ECD, "expert", split_axis=0, concat_axis=1, tiled=True)
     rows_ECD = named(DISPATCHED, rows_ECD)
-    gated = named("gate", jnp.einsum("ecd,edf->ecf", rows_ECD, matrices.gate))
-    upped = named("up", jnp.einsum("ecd,edf->ecf", rows_ECD, matrices.up))
+    multiply = partial(times_weight, place=how.place)
+    gated = named("gate", multiply("ecd,edf->ecf", rows_ECD, matrices.gate))
+    upped = named("up", multiply("ecd,edf->ecf", rows_ECD, matrices.up))
     product_ECF = named(PRODUCT, how.activation(gated) * upped)
-    out_ECD = named("expert", jnp.einsum("ecf,efd->ecd", product_ECF, matrices.down))
+    out_ECD = named("expert", multiply("ecf,efd->ecd", product_ECF, matrices.down))
     if how.ways > 1:
         out_ECD = jax.lax.all_to_all(out_ECD, "expert", split_axis=1, concat_axis=0, tiled=True)
     out_mD = out_ECD.reshape(E * C, D).at[slot_m].get(mode="fill", fill_value=0)

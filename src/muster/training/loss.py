@@ -31,7 +31,7 @@ from muster.training.partition import Partition
 # 136 million cycles for 8192 tokens in chunks of 512, 1024 and 2048; three bare matmuls are 98.
 # On CPUs: within the last level of cache, as the softmax reads the logits three times.
 CHUNK_BYTES = 512 * 2**20
-CPU_CHUNK_BYTES = 32 * 2**20
+CPU_CHUNK_BYTES = 64 * 2**20
 LOWEST = float(np.finfo(np.float32).min)
 
 

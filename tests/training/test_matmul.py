@@ -1,0 +1,66 @@
+"""Weights' gradients on CPUs, against those of the plain einsum."""
+
+import re
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from muster.sharding.mesh import Layout
+from muster.training.matmul import times_weight
+from muster.training.mesh import make_mesh
+from muster.training.partition import Partition
+
+# An equation, and the shapes of activations and weight.
+CASES = {
+    "queries": ("btd,dnh->btnh", (2, 48, 32), (32, 4, 8)),
+    "output of attention": ("btnh,dnh->btd", (2, 48, 4, 8), (24, 4, 8)),
+    "gate": ("btd,df->btf", (2, 48, 32), (32, 80)),
+    "down": ("btf,df->btd", (2, 48, 80), (32, 80)),
+    "experts' gate": ("ecd,edf->ecf", (3, 48, 32), (3, 32, 80)),
+    "experts' down": ("ecf,efd->ecd", (3, 48, 80), (3, 80, 32)),
+}
+
+
+def one_cpu() -> Partition:
+    layout = Layout()
+    return Partition(mesh=make_mesh(layout), layout=layout)
+
+
+def drawn(case: str, dtype: Any = jnp.float32) -> tuple[str, jax.Array, jax.Array]:
+    equation, *shapes = CASES[case]
+    x, weight = (
+        jax.random.normal(jax.random.key(index), shape).astype(dtype)
+        for index, shape in enumerate(shapes)
+    )
+    return equation, x, weight
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_gradients_are_those_of_the_einsum(case: str) -> None:
+    equation, x, weight = drawn(case)
+    y, back = jax.vjp(lambda *of: times_weight(equation, *of, one_cpu()), x, weight)
+    expected_y, expected_back = jax.vjp(lambda *of: jnp.einsum(equation, *of), x, weight)
+    np.testing.assert_array_equal(y, expected_y)
+    dy = jax.random.normal(jax.random.key(2), y.shape)
+    for got, expected in zip(back(dy), expected_back(dy), strict=True):
+        np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
+@pytest.mark.parametrize("case", CASES)
+def test_no_left_factor_is_summed_over_its_rows(case: str, dtype: Any) -> None:
+    """What XLA for CPUs multiplies slowly: a left factor that it would have to transpose."""
+    equation, x, weight = drawn(case, dtype)
+
+    def loss(x: jax.Array, weight: jax.Array) -> jax.Array:
+        y = times_weight(equation, jnp.sin(x), weight, one_cpu())
+        return jnp.sum(jnp.square(y.astype(jnp.float32)))
+
+    text = jax.jit(jax.grad(loss, argnums=(0, 1))).lower(x, weight).compile().as_text()
+    dots = re.findall(r" dot\(.*?lhs_contracting_dims=\{(\d+)\}", text)
+    batched = equation.startswith("e")
+    assert len(dots) == 3
+    assert set(dots) == {"2" if batched else "1"}
