@@ -5,7 +5,8 @@
 
 Compiles every try of TRIES with MaxText's `train_compile`, in a process of its own and for the real
 topology (no TPU is needed), keeps its facts and program in FOLDER, and reads it as `muster inspect`
-does. What is there already is not compiled again. ENV has maxtext==0.2.5; what muster's own plans
+does. What is there already is not compiled again; rows of the file whose programs are no longer
+there stay as they are. ENV has maxtext==0.2.5; what muster's own plans
 were compiled with is libtpu 0.0.50.1. Flags that the compiler refuses are dropped and told.
 """
 
@@ -18,12 +19,13 @@ import re
 import subprocess
 import sys
 import time
+import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any, NoReturn
 
-from maxtext_tries import FLAGS, SETUPS, TRIES, Try
+from maxtext_tries import SETUPS, TRIES, Try
 from published.flags import REFUSED
 
 CHILD = "--child"
@@ -73,7 +75,7 @@ def _compile(each: Try, folder: Path, maxtext: Path) -> dict[str, Any]:
         known.write_text(json.dumps(refused))
     facts: dict[str, Any] = {
         "flags": flags,
-        "refused": [flag for flag in FLAGS[each.flags] if flag not in flags],
+        "refused": [flag for flag in each.options() if flag not in flags],
         "seconds": round(time.perf_counter() - began),
         "date": datetime.datetime.now(tz=datetime.UTC).date().isoformat(),
     }
@@ -85,7 +87,7 @@ def _compile(each: Try, folder: Path, maxtext: Path) -> dict[str, Any]:
 
 def _taken(each: Try, refused: Mapping[str, str]) -> Iterator[str]:
     """The flags of a try that the compiler takes, as it takes them."""
-    for flag in FLAGS[each.flags]:
+    for flag in each.options():
         name, _, value = flag.partition("=")
         if (value := refused.get(name, value)) != "":
             yield f"{name}={value}"
@@ -198,14 +200,19 @@ def _usable_gb(hardware: str) -> float:
     return round(chip.hbm_bytes / chip.devices_per_chip / 1e9, 1)
 
 
+def _same_try(row: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    told = ("model", "hardware", "sequences", "ici", "remat", "settings", "flags", "refused")
+    return all(row[key] == other[key] for key in told)
+
+
 HEAD = """\
 # MaxText 0.2.5's own training step, compiled ahead of time by the TPU compiler; nothing ran.
 # Made by benchmarks/maxtext_cycles.py; do not edit. One row for each compilation that was tried.
 # Sequences of 4096 tokens; bfloat16 compute, float32 parameters, gradients and Adam's moments
 # (MaxText's defaults), splash attention, layers scanned; all else as MaxText's base.yml has it,
 # but for the script's COMMON and a row's settings. MaxText's mesh is in `ici`.
-# flags: those of MaxText's or Google's recipe for the generation that the compiler took
-# (none: the compiler's defaults); refused: those that it did not.
+# flags: those of MaxText's or Google's recipe for the generation, or muster's own, that the
+# compiler took (none: the compiler's defaults); refused: those that it did not.
 # cycles_ms: the compiler's estimates at the chip's clock, loops multiplied out, without kernels.
 # step_ms and exposed_ms: what muster's walk through the schedule makes of the step and of
 # communication that no work hides. Memory is of one device, in 10^9 bytes: temporaries; in total,
@@ -240,7 +247,7 @@ def main() -> None:
     parser.add_argument("--only", nargs="*", help="names, or what they begin with")
     parser.add_argument("--write", type=Path, help="the file to write")
     asked = parser.parse_args()
-    rows = []
+    rows = list(tomllib.loads(asked.write.read_text())["row"]) if asked.write else []
     for each in TRIES:
         if asked.only and not each.name.startswith(tuple(asked.only)):
             continue
@@ -248,7 +255,7 @@ def main() -> None:
         if facts is None:
             continue
         row = row_of(each, facts, asked.folder)
-        rows.append(row)
+        rows = [*(other for other in rows if not _same_try(other, row)), row]
         shown = ("status", "cycles_ms", "step_ms", "exposed_ms", "total_gb", "seconds")
         print(each.name, *(f"{key} {row[key]}" for key in shown if key in row), flush=True)
         if asked.write:

@@ -32,6 +32,8 @@ FLAGS: Mapping[str, tuple[str, ...]] = {
     # AI-Hypercomputer/tpu-recipes training/ironwood/llama3.1-70b/8k-bf16-tpu7x-4x4x4
     "v7x": IRONWOOD,
 }
+# Those that muster's own steps are compiled with: vector memory, and gathers on the SparseCores.
+MUSTERS = "as muster"
 
 COMMON = {
     "run_name": "cycles",
@@ -132,7 +134,7 @@ class Try:
         setup: of SETUPS.
         ici: ways of MaxText's mesh axes within the slice, as `fsdp 64 x tensor 2`.
         remat: MaxText's policy.
-        flags: of FLAGS.
+        flags: of FLAGS, or MUSTERS.
         settings: beyond COMMON.
     """
 
@@ -148,6 +150,16 @@ class Try:
         parts = (self.setup, self.ici, self.remat, self.flags)
         more = (f"{key}={value}" for key, value in self.settings.items())
         return "-".join((*parts, *more)).replace(" ", "")
+
+    def options(self) -> tuple[str, ...]:
+        """The compiler's flags, before it refuses any."""
+        if self.flags != MUSTERS:
+            return FLAGS[self.flags]
+        from muster.hardware import parse_cluster  # MaxText's own environment has no muster
+
+        compiler = parse_cluster(SETUPS[self.setup].hardware).chip.compiler
+        assert compiler is not None
+        return tuple(f"{name}={value}" for name, value in compiler.options.items())
 
     def arguments(self) -> Iterator[str]:
         """What `train_compile` is told."""
@@ -173,6 +185,7 @@ FOUR_PARTS = {"gradient_accumulation_steps": "4", "per_device_batch_size": "0.25
 TRIES: tuple[Try, ...] = (
     Try(setup="8b-v5p-64", ici="fsdp 64", remat="minimal_with_context"),
     Try(setup="8b-v5p-64", ici="fsdp 64", remat="minimal_with_context", flags="v5p"),
+    Try(setup="8b-v5p-64", ici="fsdp 64", remat="minimal_with_context", flags=MUSTERS),
     Try(
         setup="70b-v6e-256",
         ici="fsdp 256",
@@ -183,11 +196,18 @@ TRIES: tuple[Try, ...] = (
     Try(setup="70b-v6e-256", ici="fsdp 256", remat="save_dot_with_context_except_mlp"),
     Try(setup="70b-v6e-256", ici="fsdp 256", remat="custom", flags="v6e", settings=CONTEXT_AND_QKV),
     Try(setup="70b-v6e-256", ici="fsdp 256", remat="save_qkv_proj"),
+    Try(setup="70b-v6e-256", ici="fsdp 256", remat="save_qkv_proj", flags=MUSTERS),
     Try(setup="70b-v7x-64", ici="fsdp 64 x tensor 2", remat="minimal_with_context", flags="v7x"),
     Try(setup="70b-v7x-64", ici="fsdp 64 x tensor 2", remat="minimal_with_context"),
     Try(setup="405b-v5p-512", ici="fsdp 512", remat="save_dot_with_context_except_mlp"),
     Try(
         setup="405b-v5p-512", ici="fsdp 512", remat="save_dot_with_context_except_mlp", flags="v5p"
+    ),
+    Try(
+        setup="405b-v5p-512",
+        ici="fsdp 512",
+        remat="save_dot_with_context_except_mlp",
+        flags=MUSTERS,
     ),
     Try(setup="405b-v5p-512", ici="fsdp 512", remat="custom", settings=CONTEXT_AND_QKV),
     Try(
@@ -210,8 +230,27 @@ TRIES: tuple[Try, ...] = (
         flags="v5p",
     ),
     Try(setup="405b-v5p-8192", ici="fsdp 1024 x tensor 8", remat="minimal_with_context"),
+    Try(
+        setup="405b-v5p-8192",
+        ici="fsdp 512 x tensor 16",
+        remat="minimal_with_context",
+        flags=MUSTERS,
+    ),
     Try(setup="70b-v5p-64", ici="fsdp 64", remat="minimal_with_context", flags="v5p"),
     Try(setup="70b-v5p-64", ici="fsdp 64", remat="minimal_with_context"),
+    Try(setup="70b-v5p-64", ici="fsdp 64", remat="minimal_with_context", flags=MUSTERS),
+    Try(
+        setup="70b-v5p-64",
+        ici="fsdp 64",
+        remat="save_dot_with_context_except_mlp",
+        flags=MUSTERS,
+    ),
     Try(setup="70b-v5p-64", ici="fsdp 64", remat="minimal"),
     Try(setup="70b-v5p-8192", ici="fsdp 1024 x tensor 8", remat="minimal_with_context"),
+    Try(
+        setup="70b-v5p-8192",
+        ici="fsdp 1024 x tensor 8",
+        remat="minimal_with_context",
+        flags=MUSTERS,
+    ),
 )

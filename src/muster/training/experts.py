@@ -16,7 +16,6 @@ n tokens of a chip, m rows that a chip multiplies, C rows of one expert.
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import jax
@@ -32,7 +31,7 @@ from muster.training.exchange import (
     scatter_tokens,
     sum_over_tokens,
 )
-from muster.training.matmul import times_weight
+from muster.training.matmul import einsum_on
 from muster.training.params import Params
 from muster.training.partition import Partition
 from muster.training.recompute import DISPATCHED, PRODUCT, named
@@ -233,11 +232,11 @@ def _with_capacity(rows: _Rows, matrices: _Matrices, how: _How) -> tuple[jax.Arr
     if how.ways > 1:  # [E, C, D] to [E/ways, ways*C, D]: every chip's rows for our experts
         rows_ECD = jax.lax.all_to_all(rows_ECD, "expert", split_axis=0, concat_axis=1, tiled=True)
     rows_ECD = named(DISPATCHED, rows_ECD)
-    multiply = partial(times_weight, place=how.place)
-    gated = named("gate", multiply("ecd,edf->ecf", rows_ECD, matrices.gate))
-    upped = named("up", multiply("ecd,edf->ecf", rows_ECD, matrices.up))
+    einsum = einsum_on(how.place)
+    gated = named("gate", einsum("ecd,edf->ecf", rows_ECD, matrices.gate))
+    upped = named("up", einsum("ecd,edf->ecf", rows_ECD, matrices.up))
     product_ECF = named(PRODUCT, how.activation(gated) * upped)
-    out_ECD = named("expert", multiply("ecf,efd->ecd", product_ECF, matrices.down))
+    out_ECD = named("expert", einsum("ecf,efd->ecd", product_ECF, matrices.down))
     if how.ways > 1:
         out_ECD = jax.lax.all_to_all(out_ECD, "expert", split_axis=1, concat_axis=0, tiled=True)
     out_mD = out_ECD.reshape(E * C, D).at[slot_m].get(mode="fill", fill_value=0)

@@ -8,6 +8,7 @@ against the order of memory, or leaves the matmul to a slow fallback (bfloat16 o
 200 GFLOP/s). So there the left factor is transposed apart, and written before it is multiplied.
 """
 
+from collections.abc import Callable
 from functools import partial
 
 import jax
@@ -16,18 +17,17 @@ from jax.lax import optimization_barrier
 
 from muster.training.partition import Partition
 
+# An equation such as "btd,dnh->btnh" or "ecd,edf->ecf", activations and a weight. The dims that the
+# activations share with the weight alone are summed over, and lead the weight's own or end them.
+type Einsum = Callable[[str, jax.Array, jax.Array], jax.Array]
 
-def times_weight(equation: str, x: jax.Array, weight: jax.Array, place: Partition) -> jax.Array:
-    """The einsum of activations and a weight.
 
-    Args:
-        equation: such as "btd,dnh->btnh" or "ecd,edf->ecf". The dims that x shares with the weight
-            alone are summed over, and lead the weight's own or end them.
-        x: activations of one chip.
-        weight: what they are multiplied by.
-        place: the mesh.
+def einsum_on(place: Partition) -> Einsum:
+    """How this mesh's devices multiply activations of one chip by a weight.
+
+    Elsewhere than on CPUs it is JAX's own, so that compiled operations are named after the caller.
     """
-    return (_einsum if place.on_cpu else jnp.einsum)(equation, x, weight)
+    return _einsum if place.on_cpu else jnp.einsum
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))

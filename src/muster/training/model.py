@@ -33,7 +33,7 @@ from muster.sharding.rules import MeshAxes
 from muster.training.batch import Batch
 from muster.training.exchange import gather_tokens, held_alike, scatter_tokens, whole_weight
 from muster.training.experts import DROPLESS, Dispatch, RouterLosses, mixture
-from muster.training.matmul import times_weight
+from muster.training.matmul import einsum_on
 from muster.training.params import Params, layer_params
 from muster.training.partition import LAYERS, Partition
 from muster.training.recompute import (
@@ -222,11 +222,11 @@ def attention(
 ) -> jax.Array:
     """Grouped-query attention within each document: [B, t, D] to [B, t, D]."""
     place = model.partition
-    x_BTD = gather_tokens(x_BtD, place)
+    einsum, x_BTD = einsum_on(place), gather_tokens(x_BtD, place)
     own = _own_kv_head(mixer, model)
 
     def project(part: str, of: Callable[[jax.Array], jax.Array] = lambda whole: whole) -> jax.Array:
-        out = times_weight("btd,dnh->btnh", x_BTD, of(weights[f"attention.{part}"]), place)
+        out = einsum("btd,dnh->btnh", x_BTD, of(weights[f"attention.{part}"]))
         if (bias := weights.get(f"attention.{part}.bias")) is not None:
             out += of(bias)
         return named(part, gradient_written(out, place))
@@ -239,7 +239,7 @@ def attention(
     q_BTNH = named(TURNED_QUERY, rotate(q_BTNH, angles))
     k_BTKH = named(TURNED_KEY, rotate(k_BTKH, angles))
     mixed_BTNH = model.attend(q_BTNH, k_BTKH, v_BTKH, batch, mixer.window)
-    out = times_weight("btnh,dnh->btd", mixed_BTNH, weights["attention.output"], place)
+    out = einsum("btnh,dnh->btd", mixed_BTNH, weights["attention.output"])
     out = scatter_tokens(out, place)
     return _biased(out, weights.get("attention.output.bias"))
 
@@ -263,16 +263,16 @@ def _own_kv_head(mixer: Attention, model: Model) -> Callable[[jax.Array], jax.Ar
 def gated_mlp(weights: Params, x_BtD: jax.Array, model: Model) -> jax.Array:
     """down(activation(gate(x)) * up(x)): [B, t, D] to [B, t, D]."""
     place = model.partition
-    x_BTD = gather_tokens(x_BtD, place)
+    einsum, x_BTD = einsum_on(place), gather_tokens(x_BtD, place)
 
     def project(part: str) -> jax.Array:
-        out = times_weight("btd,df->btf", x_BTD, weights[f"mlp.{part}"], place)
+        out = einsum("btd,df->btf", x_BTD, weights[f"mlp.{part}"])
         out = _biased(out, weights.get(f"mlp.{part}.bias"))
         return named(part, gradient_written(out, place))
 
     inner_BTF = ACTIVATIONS[model.numerics.activation](project("gate")) * project("up")
     inner_BTF = written(inner_BTF, place)
-    out = times_weight("btf,df->btd", named(PRODUCT, inner_BTF), weights["mlp.down"], place)
+    out = einsum("btf,df->btd", named(PRODUCT, inner_BTF), weights["mlp.down"])
     return _biased(scatter_tokens(out, place), weights.get("mlp.down.bias"))
 
 
