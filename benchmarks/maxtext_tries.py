@@ -232,7 +232,7 @@ TRIES: tuple[Try, ...] = (
     Try(setup="405b-v5p-8192", ici="fsdp 1024 x tensor 8", remat="minimal_with_context"),
     Try(
         setup="405b-v5p-8192",
-        ici="fsdp 512 x tensor 16",
+        ici="fsdp 1024 x tensor 8",
         remat="minimal_with_context",
         flags=MUSTERS,
     ),

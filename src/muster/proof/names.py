@@ -21,6 +21,7 @@ _MACHINERY = re.compile(
 )
 _MATMULS = {"convolution", "dot"}
 _MOST_WORDS = 3
+_HELPERS = ("matmul.py:",)  # that multiply for whoever calls them
 _TRACED = ("jit(", "pjit(", "pmap(")
 _FARTHEST = 32
 
@@ -75,7 +76,7 @@ def label(
     name = main.op_name or program.op_name(op)
     if not name and (held := _inside(program, op, COLLECTIVES)):
         name = held.op_name
-    what, function = words(name), program.source(main).partition(" ")[2].split(".<locals>")[0]
+    what, function = words(name), _function(program, main)
     if is_pallas(op):
         what, function = kernel_name(op), ""
     elif not name and computation is not None:
@@ -95,6 +96,13 @@ def label(
         f"({function})" if function else "",
     ]
     return " ".join(part for part in parts if part)
+
+
+def _function(program: Program, op: Op) -> str:
+    """The innermost function that asked for an operation and is no helper of others."""
+    stack = program.frames.get(op.frame) or (program.source(op),)
+    own = (frame for frame in stack if not frame.startswith(_HELPERS))
+    return next(own, stack[0]).partition(" ")[2].split(".<locals>")[0]
 
 
 def _called(op: Op) -> str:

@@ -23,10 +23,12 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 
 import jax
+import jax.numpy as jnp
 from jax import lax
 
 from muster.sharding.rules import BATCH_AXES, MeshAxes
-from muster.training.partition import Partition
+from muster.training.partition import MATRIX, Partition
+from muster.training.parts import ranges
 
 TOKEN_AXES = (*BATCH_AXES, "sequence")
 
@@ -53,10 +55,42 @@ def whole_weight(
     whole = shard.astype(dtype)
     for dim, axes in enumerate(axes_of_dims):
         for stage in place.stages(axes) if axes else ():
-            whole = lax.all_gather(
-                whole, stage.axes, axis_index_groups=stage.groups, axis=dim, tiled=True
-            )
+            if place.scatters_at_once and whole.ndim == MATRIX:
+                whole = _gathered(place, stage.axes, dim, whole)
+            else:
+                whole = lax.all_gather(
+                    whole, stage.axes, axis_index_groups=stage.groups, axis=dim, tiled=True
+                )
     return whole
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(0, 1, 2))
+def _gathered(place: Partition, axes: MeshAxes, dim: int, shard: jax.Array) -> jax.Array:
+    """All of a matrix; its gradient is scattered in parts, whole rows of it."""
+    del place
+    return lax.all_gather(shard, axes, axis=dim, tiled=True)
+
+
+def _gathered_forward(
+    place: Partition, axes: MeshAxes, dim: int, shard: jax.Array
+) -> tuple[jax.Array, None]:
+    return _gathered(place, axes, dim, shard), None
+
+
+def _gathered_backward(
+    place: Partition, axes: MeshAxes, dim: int, _saved: None, gradient: jax.Array
+) -> tuple[jax.Array]:
+    # Scattered over its columns, narrow ones would be summed whole on every chip.
+    rows = gradient if dim == 0 else gradient.T
+    parts = [
+        lax.psum_scatter(rows[:, part], axes, scatter_dimension=0, tiled=True)
+        for part in ranges(place.parts(rows.shape))
+    ]
+    scattered = jnp.concatenate(parts, axis=1)
+    return (scattered if dim == 0 else scattered.T,)
+
+
+_gathered.defvjp(_gathered_forward, _gathered_backward)
 
 
 def gather_tokens(x_BtD: jax.Array, place: Partition) -> jax.Array:

@@ -25,6 +25,7 @@ from jax import lax
 
 from muster.training.exchange import sum_over_tokens
 from muster.training.partition import Partition
+from muster.training.parts import ranges
 
 # Float32 logits of a chunk on one chip. On accelerators: a quarter of the float32 gradient of a
 # head of 4096 rows, which every chunk reads and writes. LLaMA-3 8B on v5p, compiled: 176, 143 and
@@ -161,7 +162,9 @@ def _forward(
     (x, head), scatter = jax.vjp(how.gather, x_BTD, head_DV)
     sums, gradients = _sums(how, True, x, head, targets_BT, weights_BT)
     assert gradients is not None
-    return sums, _Gradients(*scatter((gradients.x, gradients.head.astype(head.dtype))))
+    dx, dhead = gradients
+    whole = jnp.concatenate([part.astype(head.dtype) for part in dhead], axis=1)
+    return sums, _Gradients(*scatter((dx, whole)))
 
 
 def _backward(
@@ -184,33 +187,42 @@ def _sums(
     head_DV: jax.Array,
     targets_BT: jax.Array,
     weights_BT: jax.Array,
-) -> tuple[LossSums, _Gradients | None]:
-    """The sums of all chips; gradients of this one's tokens and words, the head's in float32."""
+) -> tuple[LossSums, tuple[jax.Array, list[jax.Array]] | None]:
+    """The sums of all chips; gradients of this one's tokens and words, the head's in float32.
+
+    The head's is in the parts in which it is scattered: cut afterwards, it would be copied.
+    """
     assert x_BTD.shape == (*targets_BT.shape, head_DV.shape[0])
     assert how.vocab_size <= head_DV.shape[1] * how.tensor
     head_DV = head_DV.astype(x_BTD.dtype)
     d_model, words = head_DV.shape
     chunks = _chunks(how, words, x_BTD.reshape(-1, d_model), targets_BT, weights_BT)
 
+    widths = how.place.parts(head_DV.shape) if with_gradients else ()
+
     def step(
-        carry: tuple[jax.Array, jax.Array | None], chunk: _Chunk
-    ) -> tuple[tuple[jax.Array, jax.Array | None], jax.Array | None]:
-        sums, dhead_DV = carry
+        carry: tuple[jax.Array, list[jax.Array]], chunk: _Chunk
+    ) -> tuple[tuple[jax.Array, list[jax.Array]], jax.Array | None]:
+        sums, dhead = carry
         of_chunk, dlogits_CV = _chunk_loss(how, with_gradients, chunk, head_DV)
         sums = sums + of_chunk
-        if dhead_DV is None or dlogits_CV is None:
-            return (sums, None), None
+        if dlogits_CV is None:
+            return (sums, dhead), None
         dx_CD = _matmul("cv,dv->cd", dlogits_CV, head_DV).astype(x_BTD.dtype)
-        return (sums, dhead_DV + _head_gradient(chunk, dlogits_CV)), dx_CD
+        parts = (dlogits_CV[:, part] for part in ranges(widths))
+        dhead = [
+            sum_DV + _head_gradient(chunk, part) for sum_DV, part in zip(dhead, parts, strict=True)
+        ]
+        return (sums, dhead), dx_CD
 
-    dhead_DV = jnp.zeros((d_model, words), jnp.float32) if with_gradients else None
-    (sums, dhead_DV), dx = lax.scan(step, (jnp.zeros(4), dhead_DV), chunks)
+    nothing = [jnp.zeros((d_model, width), jnp.float32) for width in widths]
+    (sums, dhead), dx = lax.scan(step, (jnp.zeros(4), nothing), chunks)
     nll, z, weights, correct = sum_over_tokens(sums, how.place)
     loss = LossSums(total=nll + how.z_loss * z, nll=nll, z=z, weights=weights, correct=correct)
-    if dhead_DV is None or dx is None:
+    if dx is None:
         return loss, None
     dx_BTD = dx.reshape(-1, d_model)[: targets_BT.size].reshape(x_BTD.shape)
-    return loss, _Gradients(dx_BTD, dhead_DV)
+    return loss, (dx_BTD, dhead)
 
 
 @jax.tree_util.register_dataclass

@@ -1,4 +1,4 @@
-"""Activations times weights; on CPUs, with the weights' gradient in the form they multiply well.
+"""Activations times weights, with the weights' gradient in the form that a device is quick with.
 
     y = x W      dW = x^T dy
     y = x W^T    dW = dy^T x
@@ -6,6 +6,9 @@
 XLA for CPUs fuses the transpose of the left factor into whatever made it, element by element and
 against the order of memory, or leaves the matmul to a slow fallback (bfloat16 on two cores: 10 of
 200 GFLOP/s). So there the left factor is transposed apart, and written before it is multiplied.
+
+On a torus the gradient is multiplied in the parts in which it is scattered: cut behind the matmul,
+it would be copied.
 """
 
 from collections.abc import Callable
@@ -16,6 +19,7 @@ import jax.numpy as jnp
 from jax.lax import optimization_barrier
 
 from muster.training.partition import Partition
+from muster.training.parts import ranges
 
 # An equation such as "btd,dnh->btnh" or "ecd,edf->ecf", activations and a weight. The dims that the
 # activations share with the weight alone are summed over, and lead the weight's own or end them.
@@ -25,37 +29,63 @@ type Einsum = Callable[[str, jax.Array, jax.Array], jax.Array]
 def einsum_on(place: Partition) -> Einsum:
     """How this mesh's devices multiply activations of one chip by a weight.
 
-    Elsewhere than on CPUs it is JAX's own, so that compiled operations are named after the caller.
+    Where nothing is to be done it is JAX's own, so that operations are named after the caller.
     """
-    return _einsum if place.on_cpu else jnp.einsum
+    if place.on_cpu:
+        return partial(_einsum, _turned)
+
+    def einsum(equation: str, x: jax.Array, weight: jax.Array) -> jax.Array:
+        widths = place.parts(weight.shape)
+        if len(widths) == 1:
+            return jnp.einsum(equation, x, weight)
+        return _einsum(partial(_in_parts, widths), equation, x, weight)
+
+    return einsum
 
 
-@partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _einsum(equation: str, x: jax.Array, weight: jax.Array) -> jax.Array:
+# left, right, the dims of both and of the weight: left^T right
+type _Gradient = Callable[[jax.Array, jax.Array, str, str, str], jax.Array]
+
+
+def _turned(left: jax.Array, right: jax.Array, of_left: str, of_right: str, of: str) -> jax.Array:
+    tokens = [letter for letter in of_left if letter in of_right and letter not in of]
+    turned = "".join([*(letter for letter in of_left if letter not in tokens), *tokens])
+    across = optimization_barrier(jnp.einsum(f"{of_left}->{turned}", left))
+    return jnp.einsum(f"{turned},{of_right}->{of}", across, right)
+
+
+def _in_parts(
+    widths: tuple[int, ...], left: jax.Array, right: jax.Array, of_left: str, of_right: str, of: str
+) -> jax.Array:
+    columns = (right[..., part] for part in ranges(widths))
+    products = [jnp.einsum(f"{of_left},{of_right}->{of}", left, part) for part in columns]
+    return jnp.concatenate(products, axis=-1)
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(0, 1))
+def _einsum(gradient: _Gradient, equation: str, x: jax.Array, weight: jax.Array) -> jax.Array:
+    del gradient
     return jnp.einsum(equation, x, weight)
 
 
 def _forward(
-    equation: str, x: jax.Array, weight: jax.Array
+    gradient: _Gradient, equation: str, x: jax.Array, weight: jax.Array
 ) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
-    return _einsum(equation, x, weight), (x, weight)
+    return _einsum(gradient, equation, x, weight), (x, weight)
 
 
 def _backward(
-    equation: str, saved: tuple[jax.Array, jax.Array], dy: jax.Array
+    gradient: _Gradient, equation: str, saved: tuple[jax.Array, jax.Array], dy: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
     x, weight = saved
     factors, of_y = equation.split("->")
-    of_x, of_weight = factors.split(",")
-    dx = jnp.einsum(f"{of_y},{of_weight}->{of_x}", dy, weight)
-
+    of_x, of = factors.split(",")
+    dx = jnp.einsum(f"{of_y},{of}->{of_x}", dy, weight)
     # The weight's first dim, after any that all three share, says whose transpose stands left.
-    rows = next(letter for letter in of_weight if not (letter in of_x and letter in of_y))
-    left, right = ((x, of_x), (dy, of_y)) if rows in of_x else ((dy, of_y), (x, of_x))
-    tokens = [letter for letter in of_x if letter not in of_weight]
-    turned = "".join([*(letter for letter in left[1] if letter not in tokens), *tokens])
-    across = optimization_barrier(jnp.einsum(f"{left[1]}->{turned}", left[0]))
-    return dx, jnp.einsum(f"{turned},{right[1]}->{of_weight}", across, right[0])
+    rows = next(letter for letter in of if not (letter in of_x and letter in of_y))
+    if rows in of_x:
+        return dx, gradient(x, dy, of_x, of_y, of)
+    return dx, gradient(dy, x, of_y, of_x, of)
 
 
 _einsum.defvjp(_forward, _backward)

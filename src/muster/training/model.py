@@ -46,7 +46,7 @@ from muster.training.recompute import (
     named,
     recomputing,
 )
-from muster.training.written import gradient_written, written
+from muster.training.written import gradient_written
 
 # (queries [B,T,N,H], keys [B,T,K,H], values [B,T,K,H], batch, window) to mixed values [B,T,N,H]
 type Attend = Callable[[jax.Array, jax.Array, jax.Array, Batch, int | None], jax.Array]
@@ -271,7 +271,6 @@ def gated_mlp(weights: Params, x_BtD: jax.Array, model: Model) -> jax.Array:
         return named(part, gradient_written(out, place))
 
     inner_BTF = ACTIVATIONS[model.numerics.activation](project("gate")) * project("up")
-    inner_BTF = written(inner_BTF, place)
     out = einsum("btf,df->btd", named(PRODUCT, inner_BTF), weights["mlp.down"])
     return _biased(scatter_tokens(out, place), weights.get("mlp.down.bias"))
 

@@ -16,6 +16,7 @@ from muster.models.architecture import Architecture
 from muster.sharding.mesh import Layout
 from muster.sharding.rules import (
     BATCH_AXES,
+    SHARD_AXES,
     SHARDED_DIM,
     MeshAxes,
     mesh_axes,
@@ -23,9 +24,11 @@ from muster.sharding.rules import (
 )
 from muster.sharding.torus import CHIP_AXIS, Piece
 from muster.training.mesh import SPLIT_AXIS, split_name
+from muster.training.parts import parts
 
 LAYERS = "layers."
 BETWEEN_SLICES = "slice"
+MATRIX = 2  # dims
 
 
 def _groups_along(ways: Sequence[int], number: int) -> tuple[tuple[int, ...], ...]:
@@ -101,6 +104,22 @@ class Partition:
         return tuple(
             stage for block in reversed(self._blocks(axes)) for stage in self._block_stages(block)
         )
+
+    @property
+    def scatters_at_once(self) -> bool:
+        """Whether gradients of weights are scattered over all physical axes in one collective."""
+        return bool(self.pieces) and self.gathers_at_once
+
+    def parts(self, shape: Sequence[int]) -> tuple[int, ...]:
+        """Widths of the parts in which a weight's gradient [rows, columns] is scattered.
+
+        One where nothing is cut: what is no matrix, and what is scattered axis by axis.
+        """
+        columns = int(shape[-1])
+        if not self.scatters_at_once or len(shape) != MATRIX:
+            return (columns,)
+        axes = {piece.axis for axis in SHARD_AXES for piece in self.pieces.get(axis, ())}
+        return parts(columns, len(axes - {CHIP_AXIS}))
 
     def _block_stages(self, block: MeshAxes) -> tuple[Stage, ...]:
         """The steps over neighbouring axes that share a physical one, or over one with several."""
