@@ -6,7 +6,8 @@
 
 Compiles each row's step with MaxText's `train_compile`, in a process of its own, for the real
 topology (no TPU is needed), keeps the scheduled HLO text in FOLDER, reads it and prints the table.
-A text that is already there is read again, not compiled again.
+A text that is already there is read again, not compiled again; rows whose texts are no longer there
+stay on the page as they are.
 
 Which rows: of `runs.csv` all that are complete, for v5e, v5p or v6e, of a dense model on one slice;
 for each (hardware, model) the newest, and of several of one day the one on the most chips. Written
@@ -39,7 +40,8 @@ def main() -> None:
         print(*list(table(rows[-1:]))[2:], sep="\n", file=sys.stderr, flush=True)
     print(*table(rows), sep="\n")
     if asked.write:
-        asked.write.write_text(page(rows))
+        before = asked.write.read_text("utf-8") if asked.write.is_file() else ""
+        asked.write.write_text(page(rows, before), "utf-8")
 
 
 if __name__ == "__main__":

@@ -1,14 +1,24 @@
 """The page with the table."""
 
 import datetime
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
 
 from published.flags import CONTINUATION_FUSION, SPARSE_CORES
 from published.reading import Read
 
+# Of a page, by the ids of rows: a line that begins with it, such as "| maxtext-012 | ...".
+type Lines = Mapping[str, str]
 
-def table(rows: Sequence[Read]) -> Iterator[str]:
-    """The lines of the table, in Markdown."""
+
+def readings(before: str) -> Lines:
+    """The lines of the table on an earlier page whose programs were read."""
+    lines = (line for line in before.splitlines() if line.endswith("% |"))
+    return {line.split(" | ")[0].removeprefix("| "): line for line in lines}
+
+
+def table(rows: Sequence[Read], kept: Lines = MappingProxyType({})) -> Iterator[str]:
+    """The lines of the table, in Markdown; those of `kept` for rows that have no program here."""
     yield (
         "| row | hardware | model | published s | cycles alone ms | as scheduled ms | kernels ms "
         "| exposed communication ms | other waits ms | predicted s | error |"
@@ -18,7 +28,7 @@ def table(rows: Sequence[Read]) -> Iterator[str]:
         row = each.row
         begin = f"| {row.id} | {row.hardware} | {row.model} | {row.step:.3f} |"
         if each.compiled.path is None:
-            yield f"{begin} not read | | | | | | |"
+            yield kept.get(row.id, f"{begin} not read | | | | | | |")
             continue
         parts = (each.guessed, each.compute, each.kernels, each.exposed, each.other)
         told = " | ".join(f"{1e3 * part:.0f}" for part in parts)
@@ -65,28 +75,50 @@ defaults of MaxText 0.2.5. Two rules hold for all rows that they meet:
 
 {instead}
 
+Rows 001 and 026 came last, after the two rules. 001 was first read 20 % slow; matmuls of 8-bit
+integers are since held to their own peak, as those of bf16 are. 026 keeps 94 GB of activations in the
+host's memory: of its waits 1.1 s are whole stacks of them that this compiler fetches back, lays out
+anew and returns, the others what it waits for as the layers run. The published run shows neither.
+How far such steps hide their traffic to the host no reading here can tell yet.
+
 ## Rows
 
 {rows}
 """
 
 
-def page(rows: Sequence[Read]) -> str:
-    """The page, in Markdown."""
-    read = [each for each in rows if each.compiled.path is not None]
-    versions = {key: value for each in read for key, value in each.compiled.versions.items()}
-    within = sum(abs(each.error) <= 10 for each in read)
+def page(rows: Sequence[Read], before: str = "") -> str:
+    """The page, in Markdown.
+
+    Args:
+        rows: all of them.
+        before: an earlier page, which holds for rows whose programs are not here.
+    """
+    kept = readings(before)
+    lines = list(table(rows, kept))
+    errors = [
+        float(line.split(" | ")[-1].removesuffix("% |"))
+        for line in readings("\n".join(lines)).values()
+    ]
+    versions = {key: value for each in rows for key, value in each.compiled.versions.items()}
+    told = {line.split(":")[0]: line for line in before.splitlines() if line.startswith("- ")}
+    within = sum(abs(error) <= 10 for error in errors)
     summary = (
-        f"{within} of {len(rows)} rows are within 10 %; {len(rows) - len(read)} were not read."
+        f"{within} of {len(rows)} rows are within 10 %; {len(rows) - len(errors)} were not read."
     )
     return PAGE.format(
         date=datetime.datetime.now(tz=datetime.UTC).date(),
         versions=", ".join(f"{key} {value}" for key, value in versions.items()),
-        table="\n".join(table(rows)),
+        table="\n".join(lines),
         summary=summary,
         fusion=CONTINUATION_FUSION,
         instead="\n".join(f"      {flag}" for flag in SPARSE_CORES),
-        rows="\n".join(map(_told, rows)),
+        rows="\n".join(
+            told[f"- {each.row.id}"]
+            if each.compiled.path is None and f"- {each.row.id}" in told
+            else _told(each)
+            for each in rows
+        ),
     )
 
 

@@ -234,7 +234,11 @@ ENTRY %main (a: bf16[8192,8192]) -> bf16[8192,8192] {
 rhs_contracting_dims={0}, backend_config={"window_config":{"estimated_cycles":"6000000"}}
   %believed = bf16[8192,8192]{1,0:T(8,128)(2,1)} dot(%a, %guessed), lhs_contracting_dims={1}, \
 rhs_contracting_dims={0}, backend_config={"window_config":{"estimated_cycles":"4300000"}}
-  %narrow = s8[8192,8192]{1,0:T(8,128)(4,1)} dot(%a, %a), lhs_contracting_dims={1}, \
+  %i = s8[8192,8192]{1,0:T(8,128)(4,1)} convert(%a)
+  %integers = s32[8192,8192]{1,0:T(8,128)} dot(%i, %i), lhs_contracting_dims={1}, \
+rhs_contracting_dims={0}, backend_config={"window_config":{"estimated_cycles":"6000000"}}
+  %e = f8e4m3fn[8192,8192]{1,0:T(8,128)(4,1)} convert(%a)
+  %narrow = bf16[8192,8192]{1,0:T(8,128)(2,1)} dot(%e, %e), lhs_contracting_dims={1}, \
 rhs_contracting_dims={0}, backend_config={"window_config":{"estimated_cycles":"6000000"}}
   ROOT %copy = bf16[8192,8192]{0,1:T(8,128)(2,1)} copy(%believed), \
 backend_config={"window_config":{"estimated_cycles":"9000000"}}
@@ -246,6 +250,7 @@ def test_a_schedule_is_quicker_than_what_was_guessed_before_it() -> None:
     seconds = {c.name: c.seconds for c in time_program(parse(MATMULS), V5P).costs}
     assert seconds["guessed"] == pytest.approx(2 * 8192**3 / (0.95 * 4.59e14), rel=1e-3)
     assert seconds["believed"] == pytest.approx(4.3e6 / CLOCK, rel=1e-3)
+    assert seconds["integers"] == pytest.approx(2 * 8192**3 / (0.95 * 9.18e14), rel=1e-3)
     assert seconds["narrow"] == pytest.approx(6e6 / CLOCK, rel=1e-3)
     assert seconds["copy"] == pytest.approx(2 * 8192**2 * 2 / (0.55 * 2.765e12), rel=1e-3)
 

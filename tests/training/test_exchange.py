@@ -17,6 +17,7 @@ from muster.sharding.torus import CHIP_AXIS, Piece
 from muster.training.exchange import whole_weight
 from muster.training.mesh import mesh_ways
 from muster.training.partition import Partition, Stage
+from muster.training.parts import TILE
 
 LAYOUT = Layout(fsdp=4, sequence=2)
 AXES = ("fsdp", "sequence")
@@ -105,3 +106,30 @@ def test_a_weight_is_whole_and_its_gradient_comes_back(
         np.testing.assert_array_equal(each, weight)
     wanted = sum(range(1, 9)) * np.arange(16.0)[:, None] * np.ones((1, 3))
     np.testing.assert_array_equal(gradient, wanted)
+
+
+@pytest.mark.parametrize("dim", [0, 1])
+def test_a_gradient_scattered_in_parts_is_the_same(dim: int) -> None:
+    """Over all physical axes at once: a matrix's rows, or its columns as rows; 4 tiles and 1."""
+    here = replace(place(SPLIT), gathers_at_once=True)
+    axes = here.over(AXES)
+    columns = 5 * TILE
+    assert here.parts((16, columns)) == (4 * TILE, TILE)
+    shape = (16, columns) if dim == 0 else (columns, 16)
+    weight = jnp.arange(16.0 * columns).reshape(shape)
+    weighed = jnp.cos(jnp.arange(16.0 * columns)).reshape(shape)
+    split = P(axes) if dim == 0 else P(None, axes)
+
+    def on_chip(shard: jax.Array) -> jax.Array:
+        chip = jax.lax.axis_index(axes)
+
+        def loss(shard: jax.Array) -> jax.Array:
+            gathered = (axes, ()) if dim == 0 else ((), axes)
+            whole = whole_weight(shard, gathered, here, jnp.float32)
+            return jnp.sum((chip + 1.0) * weighed * whole**2)
+
+        return jax.grad(loss)(shard)
+
+    run = jax.shard_map(on_chip, mesh=here.mesh, in_specs=split, out_specs=split, check_vma=False)
+    wanted = sum(range(1, 9)) * 2 * weighed * weight
+    np.testing.assert_allclose(jax.jit(run)(weight), wanted, rtol=1e-5)

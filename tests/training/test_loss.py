@@ -15,10 +15,12 @@ from jax.sharding import PartitionSpec as P
 
 from muster.sharding.mesh import Layout
 from muster.sharding.rules import BATCH_AXES, SHARD_AXES
+from muster.sharding.torus import Piece
 from muster.training.exchange import TOKEN_AXES, gather_tokens, present, whole_weight
 from muster.training.loss import LossSums, _Softmax, cross_entropy, logits
 from muster.training.mesh import make_mesh
 from muster.training.partition import Partition
+from muster.training.parts import TILE
 
 type Arrays = tuple[jax.Array, jax.Array, jax.Array, jax.Array]
 
@@ -282,3 +284,28 @@ def test_logits_of_8192_tokens_are_never_whole() -> None:
     memory = jax.jit(differentiate).lower(x, head, ids, weights).compile().memory_analysis()
     assert memory is not None
     assert memory.temp_size_in_bytes < 0.3e9
+
+
+def test_a_head_whose_gradient_is_in_parts() -> None:
+    """As on a torus of two axes: 5 tiles of words in parts of 4 and 1."""
+    torus = {"sequence": (Piece(1, 2, 2, 1), Piece(0, 2, 2, 1))}
+    layout = Layout()
+    place = Partition(mesh=make_mesh(layout), layout=layout, pieces=torus, gathers_at_once=True)
+    words = 5 * TILE
+    assert place.parts((D, words)) == (4 * TILE, TILE)
+    x, head, targets, weights = inputs(words=words, vocab_size=words)
+
+    def total(x: jax.Array, head: jax.Array) -> jax.Array:
+        sums = jax.shard_map(
+            partial(cross_entropy, place=place, vocab_size=words, chunk_tokens=40),
+            mesh=place.mesh,
+            in_specs=P(),
+            out_specs=P(),
+            check_vma=False,
+        )(x, head, targets, weights)
+        return sums.total
+
+    got = jax.grad(total, argnums=(0, 1))(x, head)
+    plain = partial(naive, targets_BT=targets, weights_BT=weights, vocab_size=words, z_loss=0.0)
+    for one, expected in zip(got, jax.grad(plain, argnums=(0, 1))(x, head), strict=True):
+        np.testing.assert_allclose(one, expected, rtol=2e-5, atol=2e-5)

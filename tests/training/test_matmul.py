@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from muster.sharding.mesh import Layout
-from muster.training.matmul import einsum_on
+from muster.training.matmul import _einsum, _in_parts, einsum_on
 from muster.training.mesh import make_mesh
 from muster.training.partition import Partition
 
@@ -65,3 +65,13 @@ def test_no_left_factor_is_summed_over_its_rows(case: str, dtype: Any) -> None:
     batched = equation.startswith("e")
     assert len(dots) == 3
     assert set(dots) == {"2" if batched else "1"}
+
+
+@pytest.mark.parametrize("case", ["gate", "down"])
+def test_a_gradient_in_parts_is_the_same(case: str) -> None:
+    equation, x, weight = drawn(case)
+    _, back = jax.vjp(partial(_einsum, partial(_in_parts, (48, 32)), equation), x, weight)
+    _, expected_back = jax.vjp(partial(jnp.einsum, equation), x, weight)
+    dy = jax.random.normal(jax.random.key(2), jnp.einsum(equation, x, weight).shape)
+    for got, expected in zip(back(dy), expected_back(dy), strict=True):
+        np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-5)

@@ -7,7 +7,7 @@ import math
 from dataclasses import dataclass
 
 from muster.proof.costs import COMPUTE, GUESSED, KERNEL
-from muster.proof.hlo.flops import matmul_flops_of
+from muster.proof.hlo.flops import factors_of, matmul_flops_of
 from muster.proof.hlo.kinds import is_pallas, kernel_name
 from muster.proof.hlo.program import Computation, Op, Program
 from muster.proof.hlo.shape import VMEM
@@ -19,6 +19,7 @@ from muster.proof.rates import Rates
 # 12288 x 5120 x 32768; bundles that the compiler of libtpu 0.0.52 scheduled, from no run.
 MATMUL_SHARE = 0.95
 COPY_SHARE = 0.55  # of HBM bandwidth that a copy to another layout reaches
+INT8 = frozenset({"s8", "u8"})
 NARROW = frozenset({"s8", "u8", "s4", "u4", "f8e4m3fn", "f8e5m2", "f8e4m3b11fnuz"})
 
 
@@ -78,19 +79,21 @@ class Durations:
         FLOPs of whole tiles of the matrix unit (heads of 128 fill half of one of 256).
         `estimated_cycles` is guessed before the loop is scheduled, to choose its window. Where
         windows are small it guesses a third too much (v6e, 8192 x 8192 x 8192: 2.98 million
-        cycles, of which the schedule needs 2.28); see MATMUL_SHARE. Infinite where an operation
-        holds no matmul, or one of narrow numbers, whose peak is another.
+        cycles, of which the schedule needs 2.28); see MATMUL_SHARE. Factors that are both of 8-bit
+        integers have a peak of their own. Infinite where an operation holds no matmul, or one of
+        other narrow numbers.
         """
-        by_name = computation.by_name
-        shapes = [op.shape, *(by_name[name].shape for name in op.operands if name in by_name)]
-        if any(array.dtype in NARROW for shape in shapes for array in shape.arrays()):
-            return math.inf
         tile = self.rates.matrix_unit
         flops = matmul_flops_of(self.program, op, computation, tile=tile)
-        if not flops:
+        factors = factors_of(self.program, op, computation)
+        peak = self.rates.peak_flops
+        if factors and factors <= INT8:
+            peak = self.rates.int8_flops
+        elif factors & NARROW:
+            peak = 0.0
+        if not flops or not peak:
             return math.inf
-        computes = flops / (MATMUL_SHARE * self.rates.peak_flops)
-        return max(computes, self._moved(computation, op) / self.rates.hbm)
+        return max(flops / (MATMUL_SHARE * peak), self._moved(computation, op) / self.rates.hbm)
 
     def _relayout(self, computation: Computation, op: Op) -> float:
         """Seconds of a copy to another layout: a bound on the compiler's earlier estimate.

@@ -17,6 +17,7 @@ class Rates:
     Attributes:
         clock: cycles.
         peak_flops: bf16 multiplications and additions of its matrix units.
+        int8_flops: the same of 8-bit integers; 0 where that is not known.
         vector_ops: operations of its vector units.
         matmul_flops: that a kernel's matmul was fitted to reach.
         hbm: bytes.
@@ -26,6 +27,7 @@ class Rates:
 
     clock: float
     peak_flops: float
+    int8_flops: float
     vector_ops: float
     matmul_flops: float
     hbm: float
@@ -48,6 +50,7 @@ def rates_of(chip: Chip) -> Rates:
     return Rates(
         clock=clock,
         peak_flops=chip.bf16_flops / devices,
+        int8_flops=chip.peak_flops.get("int8", 0.0) / devices,
         vector_ops=LANES * ALUS * clock * cores,
         matmul_flops=chip.bf16_flops * fitted.matmul / devices,
         hbm=chip.hbm_bandwidth / devices,

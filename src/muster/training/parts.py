@@ -25,8 +25,8 @@ def parts(columns: int, axes: int) -> tuple[int, ...]:
     >>> parts(28672, 3), parts(28672, 2), parts(128256, 3), parts(1024, 3), parts(100, 3)
     ((28416, 256), (28672,), (127488, 768), (768, 256), (100,))
     """
-    ways = max(1, 2 * axes)
-    for tiles in range(columns // TILE // ways * ways, 0, -ways):
+    ways = 2 * axes
+    for tiles in range(columns // TILE // ways * ways, 0, -ways) if ways else ():
         if _largest_prime(tiles) <= LARGEST_PRIME:
             rest = columns - tiles * TILE
             return (tiles * TILE, rest) if rest else (columns,)

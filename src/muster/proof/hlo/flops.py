@@ -44,6 +44,18 @@ def matmul_flops_of(program: Program, op: Op, at: Computation, *, tile: int = 1)
     return _flops_of(program, op, at, {}, tile)
 
 
+def factors_of(program: Program, op: Op, at: Computation) -> frozenset[str]:
+    """In what formats the matmuls of an operation have their factors; empty where it has none."""
+    if op.opcode in {"dot", "convolution"}:
+        factors = (at.by_name.get(name) for name in op.operands[:2])
+        shapes = (factor.shape for factor in factors if factor is not None)
+        return frozenset(array.dtype for shape in shapes for array in shape.arrays())
+    if op.opcode != "fusion":
+        return frozenset()
+    called = ((inner, each) for each in program.called_by(op) for inner in each.ops)
+    return frozenset().union(*(factors_of(program, inner, each) for inner, each in called))
+
+
 def _flops_of(
     program: Program, op: Op, at: Computation, inside: dict[str, float], tile: int = 1
 ) -> float:
