@@ -1,8 +1,11 @@
 """`muster verify` with a stand-in for the compiler's process; no TPU compiler is needed."""
 
 import json
+import os
+import signal
 from pathlib import Path
 
+import click
 import pytest
 from click.testing import CliRunner
 
@@ -225,3 +228,17 @@ def test_a_cache_that_cannot_be_written_is_a_note(
     done = desk.verify()
     assert done.status == 0
     assert "the result is not kept for the next time" in " ".join(done.out.split())
+
+
+@pytest.mark.parametrize("name", ["TERM", "HUP", "INT"])
+def test_a_signal_ends_the_compiler_too(desk: VerifyingDesk, name: str) -> None:
+    handler = signal.signal(signal.Signals[f"SIG{name}"], signal.SIG_DFL)  # none that is ignored
+    try:
+        desk.answer(f"echo $$ > {desk.folder}/pid; sleep 1; kill -{name} $PPID; sleep 600")
+        done = desk.verify()
+    finally:
+        signal.signal(signal.Signals[f"SIG{name}"], handler)
+    assert isinstance(done.error, click.Abort)
+    with pytest.raises(ProcessLookupError):
+        os.kill(int((desk.folder / "pid").read_text()), 0)
+    assert not list((desk.folder / "cache").rglob("new-*"))

@@ -145,6 +145,19 @@ def test_a_dead_child_is_one_line_and_is_not_kept(
     assert runs.read_text() == "ran\n" * 2
 
 
+def test_a_folder_within_it_that_cannot_be_written(
+    plan: PlannedRun, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    child(monkeypatch, tmp_path, result_of(tmp_path, COMPILED))
+    kept = tmp_path / "kept"
+    kept.mkdir()
+    for first in range(256):  # whatever the key begins with
+        (kept / f"{first:02x}").write_text("")
+    found = compile_plan(plan, folder=kept)
+    assert found.status == "compiled"
+    assert "not kept for the next time" in found.note
+
+
 def test_a_child_that_takes_too_long_is_ended(
     plan: PlannedRun, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 import click
 
+from muster.cli.ending import ended_once, undisturbed
 from muster.cli.files import check_outputs, write_option
 from muster.cli.options import JSON, Strict
 from muster.cli.tune_progress import Shown
-from muster.cli.tune_signals import ended_once, undisturbed
 from muster.errors import BadInput, shorten
 from muster.models.hf_config import printable
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from muster.cli.ending import ended_once
 from muster.cli.files import check_outputs, write_option
 from muster.cli.options import JSON, Strict
 from muster.errors import BadInput, shorten
@@ -99,13 +100,14 @@ def verify(
             ),
         )
 
-    verdict = judge(planned, compile_one(planned))
     tried: list[Tried] = []
-    if not verdict.fits:
-        unasked = MOST_TRIED if out is not None or verdict.compilation.compilers_fault else 0
-        most = unasked if asked is None else asked
-        short = verdict.memory is not None or verdict.compilation.status == "too_large"
-        tried = list(try_others(planned, compile_one, most=most, short_of_memory=short))
+    with ended_once():
+        verdict = judge(planned, compile_one(planned))
+        if not verdict.fits:
+            unasked = MOST_TRIED if out is not None or verdict.compilation.compilers_fault else 0
+            most = unasked if asked is None else asked
+            short = verdict.memory is not None or verdict.compilation.status == "too_large"
+            tried = list(try_others(planned, compile_one, most=most, short_of_memory=short))
     try:
         _show(verdict, tried, as_json=as_json)
     finally:  # whoever reads the answer may have gone: the files are written all the same

@@ -141,13 +141,14 @@ def compile_plan(
     """
     _check(planned)
     request = _request(planned, options, layers)
-    home, note = _usable(folder or kept.default_folder())
+    home = folder or kept.default_folder()
     place = kept.entry(home, content_key(request))
     found = _read(place, was_kept=True)
     if found is not None:
         kept.mark_used(place)
         return found
-    place.parent.mkdir(parents=True, exist_ok=True)
+    usable, note = _usable(place.parent)
+    place = usable / place.name
     with tempfile.TemporaryDirectory(dir=place.parent, prefix=kept.UNFINISHED) as name:
         work = Path(name)
         result = run_child(request, work, timeout_seconds, progress)

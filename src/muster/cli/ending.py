@@ -1,4 +1,4 @@
-"""Signals that end `muster tune`: obeyed once, so that its children end and its file is written."""
+"""Signals that end a command that asks the compiler: children end, and files are written."""
 
 import signal
 from collections.abc import Callable, Iterator
