@@ -252,6 +252,7 @@ def test_a_file_that_says_two_things_or_none_is_refused(content: bytes, says: st
     [
         ({"model_type": ["llama"]}, r'model_type is \["llama"\]; it must be text'),
         ({"model_type": None}, "has no model_type"),
+        ({"model_type": None, "cluster": {}, "layout": {}}, "is a plan, which muster verify"),
         ({"hidden_size": True}, "hidden_size is true; it must be a whole number"),
         ({"tie_word_embeddings": {}}, r"tie_word_embeddings is \{\}; it must be true or false"),
         ({"hidden_size": [None]}, r"hidden_size is \[null\]; it must be a whole number"),

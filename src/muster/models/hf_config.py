@@ -101,6 +101,11 @@ def architecture_from_config(config: Mapping[str, object], *, name: str) -> Arch
     model_type = config.get("model_type")
     if model_type is not None and not isinstance(model_type, str):
         raise BadInput(f"{name}: model_type is {shown_json(model_type)}; it must be text")
+    if model_type is None and {"cluster", "layout"} <= config.keys():
+        raise BadInput(
+            f"{name} is a plan, which muster verify, tune and train take; a model's config.json, "
+            "folder or name goes here"
+        )
     if model_type is None:
         raise BadInput(f"{name}: the config has no model_type; it says which model class it is for")
     if model_type in REFUSED:
