@@ -118,8 +118,12 @@ class Partition:
         columns = int(shape[-1])
         if not self.scatters_at_once or len(shape) != MATRIX:
             return (columns,)
-        axes = {piece.axis for axis in SHARD_AXES for piece in self.pieces.get(axis, ())}
-        return parts(columns, len(axes - {CHIP_AXIS}))
+        own = [piece for axis in SHARD_AXES for piece in self.pieces.get(axis, ())]
+        return parts(
+            columns,
+            axes=len({piece.axis for piece in own} - {CHIP_AXIS}),
+            chips=math.prod(piece.ways for piece in own),
+        )
 
     def _block_stages(self, block: MeshAxes) -> tuple[Stage, ...]:
         """The steps over neighbouring axes that share a physical one, or over one with several."""
