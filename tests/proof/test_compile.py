@@ -1,5 +1,8 @@
 """With the TPU compiler installed: real compilations, and real refusals."""
 
+import os
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,10 +12,12 @@ from muster.hardware import parse_cluster
 from muster.models.hf_config import architecture_from_config
 from muster.planner.build import make_plan
 from muster.planner.plan_file import PlannedRun, planned_run
+from muster.proof.child import ENVIRONMENT
 from muster.proof.compiler import compile_plan, compile_with_known_options
 from muster.proof.hlo import collectives, parse
 from muster.proof.verdict import judge
 from muster.roofline.workload import Workload
+from muster.training.parts import parts
 from tests.proof.make_programs import LLAMA, plan_of
 
 pytest.importorskip("libtpu", reason="the TPU compiler is not installed: muster[tpu]")
@@ -122,3 +127,32 @@ def test_a_plan_that_the_trainer_cannot_carry_out(tmp_path: Path) -> None:
     made = compile_plan(replace(plan, workload=workload, document=document), folder=tmp_path)
     assert made.status == "bad_input"
     assert "fp8" in made.message
+
+
+@pytest.mark.parametrize(
+    ("hardware", "rows", "columns"),
+    [("v5p:4x4x4", 4096, 128256), ("v5p:8x8x8", 8192, 28672), ("v6e:16x16", 8192, 128256)],
+)
+def test_a_gradient_is_scattered_not_summed_whole(hardware: str, rows: int, columns: int) -> None:
+    """LLaMA-3's head and MLP, cut as `training.parts` cuts them."""
+    chips = parse_cluster(hardware).chips
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "tests.training.scatters_for_tpu",
+            *(hardware, str(chips), str(rows), str(columns)),
+        ],
+        cwd=Path(__file__).parents[2],
+        env=os.environ | ENVIRONMENT,
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    widths = parts(columns, axes=hardware.count("x") + 1, chips=chips)
+    assert len(widths) > 1
+    assert sorted(done.stdout.split("\n")) == sorted(
+        ["", *(f"reduce-scatter bf16[{rows // chips},{width}]" for width in widths)]
+    )
