@@ -68,3 +68,9 @@ def test_a_trace_that_cannot_be_written_names_its_option(tmp_path: Path) -> None
     assert isinstance(done.exception, BadInput)
     assert str(done.exception).startswith("--trace: cannot write")
     assert done.stdout == ""  # found before any work
+
+
+def test_a_program_for_other_hardware(tmp_path: Path) -> None:
+    path = tmp_path / "step.hlo.txt"
+    path.write_text(text_of("llama-v5p-fsdp-tensor"))  # of 16 chips
+    assert "is a program for 16 devices; v5p:2x2x1 has 4" in refused(path)

@@ -67,7 +67,7 @@ def test_a_stopped_run_goes_on_bit_for_bit(
     seen = Watching()
     outcome = run_job(job(corpus, stopped, LAYOUT), seen)
     assert outcome.step == STEPS
-    assert seen.notes[0].startswith(f"resumed {stopped} behind step ")
+    assert seen.notes[0].startswith(f"resumed {stopped} after step ")
     assert logged(stopped) == logged(uninterrupted)
 
 

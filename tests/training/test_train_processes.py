@@ -63,7 +63,7 @@ def test_killed_in_the_middle_of_a_save_and_resumed(
     assert shop.end(process).status == -signal.SIGKILL
     assert unfinished.exists(), "the save was over before the signal came"
     resumed = shop.run(*arguments).well()
-    assert f"resumed {run} behind step {save - 4}" in resumed.err + resumed.out
+    assert f"resumed {run} after step {save - 4}" in resumed.err + resumed.out
     assert "is a save that was cut short" in resumed.err + resumed.out
     assert logged(run) == logged(uninterrupted)
 

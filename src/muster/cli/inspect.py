@@ -39,7 +39,14 @@ def inspect(program: Path, hardware: str, trace: Path | None, as_json: bool) -> 
     check_outputs({"--trace": trace}, [("the program itself", program)])
     cluster = parse_cluster(hardware)
     try:
-        reading = read_program(_program(program), cluster)
+        parsed = _program(program)
+        there = cluster.chips * cluster.chip.devices_per_chip
+        if parsed.devices not in {1, there}:
+            raise BadInput(
+                f"{printable(program)} is a program for {parsed.devices:,} devices; {cluster.name} "
+                f"has {there:,}: name the hardware that it was compiled for"
+            )
+        reading = read_program(parsed, cluster)
     except RecursionError:
         raise BadInput(f"{printable(program)}: its computations call themselves") from None
     try:

@@ -83,7 +83,9 @@ def _headline(tuning: Tuning) -> Text:
     best, first = tuning.best, tuning.first
     ended = "interrupted; " if tuning.interrupted else ""
     if best is None:
-        said = "nothing fits" if tuning.trials else "nothing was compiled"
+        chip = tuning.given.cluster.chip
+        room = f"{format_bytes(chip.hbm_bytes / chip.devices_per_chip)} that a program may have"
+        said = f"nothing fits the {room}" if tuning.trials else "nothing was compiled"
         return Text(f"{ended}{said}", style=BAD)
     assert best.seconds is not None
     layout = layout_name(best.planned.layout, best.planned.remat)
@@ -116,9 +118,11 @@ def _milliseconds(seconds: float) -> str:
 
 def _left_out(tuning: Tuning) -> Iterator[str]:
     if tuning.left_out:
+        layouts = f"{tuning.left_out} more layout{'s' * (tuning.left_out > 1)}"
+        can = "can fit" if tuning.best is None else "can win"
         yield (
-            f"{tuning.left_out} more layouts were not compiled: by the planner, and by how far it "
-            "was off on those above, none of them can win"
+            f"not compiled: {layouts}, of which none {can} by the planner, and by how far it was "
+            "off on those above"
         )
     if tuning.skipped:
         kept = not any(each.answer.note for each in tuning.trials)

@@ -15,6 +15,7 @@ from muster.proof.timeline import Timeline
 from muster.proof.verdict import Verdict
 from muster.report.columns import Column, shown
 from muster.report.terminal import BAD, GOOD, QUIET, WARN, Grid, console, title
+from muster.report.words import pieces
 from muster.units import format_bytes, format_flops, format_seconds
 
 COLLECTIVES = (
@@ -60,10 +61,12 @@ def print_verdict(verdict: Verdict) -> None:
     done = verdict.compilation
     planned = verdict.planned
     versions = ", ".join(f"{name} {number}" for name, number in done.versions.items())
-    how = "found compiled" if done.kept else f"compiled in {format_seconds(done.compile_seconds)}"
+    ended = "ended after" if done.status == "died" else "compiled in"
+    how = "found compiled" if done.kept else f"{ended} {format_seconds(done.compile_seconds)}"
     screen.print(title(f"{planned.architecture.name} on {planned.cluster.name}", how))
     screen.print(_headline(verdict))
-    screen.print(Text(f"{planned.layout}, remat {planned.remat.value}; {versions}", style=QUIET))
+    layout = f"{planned.layout}, remat {planned.remat.value}{pieces(planned.layout)}"
+    screen.print(Text(f"{layout}; {versions}", style=QUIET))
     screen.print()
     _memory(verdict, screen)
     if verdict.timeline is not None:
@@ -209,8 +212,9 @@ def _busy(timeline: Timeline) -> float:
 
 
 def _other(timeline: Timeline) -> float:
-    """What is neither work nor a wait for collectives, seconds."""
-    return max(0.0, timeline.seconds - _busy(timeline) - timeline.exposed_communication)
+    """What is neither work nor a wait for collectives, seconds; what sums leave over is none."""
+    other = timeline.seconds - _busy(timeline) - timeline.exposed_communication
+    return other if other > 1e-9 * timeline.seconds else 0.0
 
 
 def _seconds_of(planned: PlannedRun) -> Mapping[str, float]:

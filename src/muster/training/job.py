@@ -280,7 +280,7 @@ def _beginning(
             "another --out"
         )
     feed.stream.restore(restored.data.reshape(len(restored.data), -1))
-    watcher.note(f"resumed {job.folder} behind step {restored.step:,}")
+    watcher.note(f"resumed {job.folder} after step {restored.step:,}")
     step = jax.device_put(
         jax.numpy.asarray(restored.step, "int32"), program.model.partition.replicated
     )
@@ -380,7 +380,8 @@ def _what(job: TrainingJob, feed: Feed, attention: str, done: int) -> list[str]:
         f"{planned.architecture.name}: {format_count(params.trainable)} parameters in "
         f"{workload.param_dtype}, computed in {workload.compute_dtype}; attention {attention}",
         f"layout {layout} on {planned.cluster.name}, remat {planned.remat.value}; "
-        f"plan: {planned.step_seconds:.3g} s a step, MFU {planned.mfu:.1%} (6N)",
+        f"plan: {planned.step_seconds:.3g} s a step, MFU {planned.mfu:.1%} (6N)"
+        + (", of nominal CPUs: no prediction" if planned.cluster.chip.kind == "cpu" else ""),
         f"data {format_bytes(data.bytes)}: {files or 'random tokens'} in {data.documents:,} "
         f"documents or pieces of them{skipped}; tokens by {job.data.tokenizer}",
         f"steps {done + 1:,} to {steps:,} of {workload.batch_tokens:,} tokens "

@@ -1,5 +1,6 @@
 """What a search came to: the winner as a plan, why it won, and everything as JSON."""
 
+import math
 from collections.abc import Iterator, Mapping
 from statistics import median
 from typing import Any
@@ -23,11 +24,12 @@ def how_far_off() -> str:
     """How far predicted and measured steps were apart where both are known."""
     errors = sorted(abs(each) for each in PUBLISHED_ERRORS)
     near = sum(each <= 0.1 for each in errors)
+    half = math.ceil(100 * median(errors))
     return (
         f"no chip has run these steps: of {len(errors)} published runs whose programs were read in "
         f"the same way, {near} were within 10% of the measured step, half within "
-        f"{median(errors):.0%}, and the worst was {errors[-1]:.0%} off ({PUBLISHED}); a gain that "
-        "is smaller is one to measure before it is believed"
+        f"{half}%, and the worst was {errors[-1]:.0%} off ({PUBLISHED}); a gain that is smaller is "
+        "one to measure before it is believed"
     )
 
 
