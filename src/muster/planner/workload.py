@@ -7,6 +7,7 @@ from muster.roofline.workload import Workload
 from muster.units import BatchSize, format_count
 
 DEFAULT_SEQUENCE_LENGTH = 4096
+NEAR = 0.01  # of a batch: what a training hardly notices
 LONGEST_SEQUENCE = 10**9
 MOST_SEQUENCES = 10**9
 
@@ -33,6 +34,7 @@ def make_workload(
     warnings += [why] if why else []
     sequences, cut = _whole_sequences(batch, length)
     warnings += [cut] if cut else []
+    warnings += [awkward] if (awkward := _hard_to_divide(sequences)) else []
     if sequences > MOST_SEQUENCES:
         raise BadInput(
             f"a batch of {sequences:,} sequences is beyond any cluster; the largest is "
@@ -68,6 +70,24 @@ def _sequence_length(architecture: Architecture, asked: int | None) -> tuple[int
             f"{architecture.name}'s config declares"
         )
     return asked, None
+
+
+def _hard_to_divide(sequences: int) -> str | None:
+    """What to say of a number of sequences that few numbers of chips divide, with one that is near.
+
+    >>> _hard_to_divide(1861)
+    '1,861 sequences divide over few numbers of chips; 1856seq is near and 64 x 29'
+    """
+    if sequences % 4 == 0:
+        return None
+    for ways in (2**power for power in range(sequences.bit_length(), 3, -1)):
+        near = round(sequences / ways) * ways
+        if near and abs(near - sequences) <= NEAR * sequences:
+            return (
+                f"{sequences:,} sequences divide over few numbers of chips; {near}seq is near and "
+                f"{ways} x {near // ways}"
+            )
+    return None
 
 
 def _whole_sequences(batch: BatchSize, length: int) -> tuple[int, str | None]:
