@@ -70,6 +70,18 @@ def test_the_best_layout_wins_though_the_planner_put_it_behind() -> None:
     assert done.best.planned.layout == favourite.layout
 
 
+def test_other_policies_of_the_plans_own_layout_come_first() -> None:
+    given = planned()
+    listed = candidates(given)
+    own = [each for each in listed if each.layout == given.layout and each.remat != given.remat]
+    assert own
+    assert own[0] is not listed[0]
+    compiler = Compiler(by_flags({}))
+    tune(given, compiler.jobs(), listed=listed, changes=())
+    first = compiler.asked[1]  # after the plan itself
+    assert (first.layout, first.remat) == (given.layout, own[0].remat)
+
+
 def test_layouts_that_cannot_win_are_not_compiled() -> None:
     compiler = Compiler(by_flags({}))
     listed = candidates(planned())

@@ -20,6 +20,7 @@ from typing import Literal
 from muster.errors import BadInput
 from muster.planner.plan_file import PlannedRun
 from muster.proof.memory import predicted_memory
+from muster.sharding.mesh import Layout
 from muster.tune.choices import Change, Placement, knobs, placements_of, with_changes
 from muster.tune.flags import flags_for
 from muster.tune.jobs import Jobs
@@ -214,7 +215,11 @@ def _ask(
 
 
 def _layouts(tuning: Tuning, jobs: Jobs, listed: Sequence[Candidate]) -> None:
-    """Compile layouts, the best by the planner first, as long as one of the rest could win."""
+    """Compile layouts, the best by the planner first, as long as one of the rest could win.
+
+    The plan's own layout with other policies comes before all others: what values cost that are
+    stored, not computed again, is what the planner sees least of.
+    """
     budget = jobs.budget.seconds * LAYOUT_SHARE
     given = tuning.given
     waiting = [
@@ -223,6 +228,7 @@ def _layouts(tuning: Tuning, jobs: Jobs, listed: Sequence[Candidate]) -> None:
         if (each.layout, each.remat, each.cluster.name)
         != (given.layout, given.remat, given.cluster.name)
     ]
+    waiting.sort(key=lambda each: (each.layout, each.cluster.name) != _place(given))
     while waiting:
         able = [each for each in waiting if _could_win(each, tuning)]
         batch = able[: jobs.most]
@@ -234,6 +240,10 @@ def _layouts(tuning: Tuning, jobs: Jobs, listed: Sequence[Candidate]) -> None:
         spent = jobs.budget.spent >= budget and tuning.best is not None
         _ask(tuning, jobs, "layout", asked, only_kept=spent)
     tuning.left_out += len(waiting)
+
+
+def _place(planned: PlannedRun) -> tuple[Layout, str]:
+    return planned.layout, planned.cluster.name
 
 
 def _could_win(candidate: Candidate, tuning: Tuning) -> bool:
@@ -251,7 +261,8 @@ def _could_win(candidate: Candidate, tuning: Tuning) -> bool:
     if best is None:
         return True
     ratios = [each.seconds / predicted_seconds(each.planned) for each in read if each.seconds]
-    kindest = min(ratios) * (1 - SLACK / len(ratios))
+    layouts = len({_place(each.planned) for each in read if each.seconds})
+    kindest = min(ratios) * (1 - SLACK / layouts)
     return candidate.bound_seconds < best and candidate.step_seconds * kindest < best
 
 
