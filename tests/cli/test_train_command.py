@@ -259,10 +259,10 @@ def test_too_many_processes_for_a_machine(muster: Muster, folder: Path) -> None:
 
 @pytest.mark.slow
 def test_a_few_hundred_steps_on_real_text_reach_a_stated_loss(folder: Path) -> None:
-    """This repository's own documents, bytes, 200 steps of 2,048: below 2.4 nats a byte.
+    """This repository's own documents, bytes, 200 steps of 2,048: below 2.4 nats a byte at the end.
 
-    It was 2.08 when measured; knowing only how often each byte occurs gives 3.2, and a fresh
-    llama-tiny begins at ln 512 = 6.2.
+    Over the last 20 steps, as one batch is tables and another prose: 2.24 when measured, 2.5 of the
+    worst. Knowing only how often each byte occurs gives 3.2; a fresh llama-tiny begins at ln 512.
     """
     root = Path(__file__).parents[2]
     data = [str(root / "README.md"), str(root / "docs"), str(root / "CHANGELOG.md")]
@@ -272,4 +272,7 @@ def test_a_few_hundred_steps_on_real_text_reach_a_stated_loss(folder: Path) -> N
         arguments += ["--data", path]
     (outcome,) = outcomes([arguments], folder)
     assert outcome.status == 0, outcome.err
-    assert json.loads(outcome.out)["last"]["loss"] < 2.4
+    lines = (folder / "real" / "metrics.jsonl").read_text().splitlines()
+    losses = [step["loss"] for step in map(json.loads, lines) if "loss" in step]
+    assert len(losses) == 200
+    assert sum(losses[-20:]) / 20 < 2.4
