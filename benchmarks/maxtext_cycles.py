@@ -6,8 +6,8 @@
 Compiles every try of TRIES with MaxText's `train_compile`, in a process of its own and for the real
 topology (no TPU is needed), keeps its facts and program in FOLDER, and reads it as `muster inspect`
 does. What is there already is not compiled again; rows of the file whose programs are no longer
-there stay as they are. ENV has maxtext==0.2.5; what muster's own plans
-were compiled with is libtpu 0.0.50.1. Flags that the compiler refuses are dropped and told.
+there stay as they are. ENV has maxtext==0.2.5; what muster's own plans were compiled with is libtpu
+0.0.50.1. Flags that the compiler refuses are dropped and told.
 """
 
 import argparse
@@ -247,7 +247,8 @@ def main() -> None:
     parser.add_argument("--only", nargs="*", help="names, or what they begin with")
     parser.add_argument("--write", type=Path, help="the file to write")
     asked = parser.parse_args()
-    rows = list(tomllib.loads(asked.write.read_text())["row"]) if asked.write else []
+    before = asked.write.read_text("utf-8") if asked.write and asked.write.is_file() else ""
+    rows: list[dict[str, Any]] = list(tomllib.loads(before).get("row", []))
     for each in TRIES:
         if asked.only and not each.name.startswith(tuple(asked.only)):
             continue

@@ -68,3 +68,34 @@ def test_functions_of_the_model_are_named() -> None:
 def test_what_stands_in_the_layers_loop_is_no_update() -> None:
     assert direction("jit(f)/shard_map/while/body/convert_element_type") == "forward"
     assert direction("jit(f)/jit(_where)/select_n") == "update"
+
+
+HELPED = f"""HloModule m, is_scheduled=true
+
+FileNames
+1 "/somewhere/model.py"
+2 "/somewhere/matmul.py"
+
+FunctionNames
+1 "gated_mlp.<locals>.project"
+2 "einsum_on.<locals>.einsum"
+
+FileLocations
+1 {{file_name_id=1 function_name_id=1 line=269 end_line=269 column=14 end_column=14}}
+2 {{file_name_id=2 function_name_id=2 line=41 end_line=41 column=14 end_column=14}}
+
+StackFrames
+1 {{file_location_id=1 parent_frame_id=1}}
+2 {{file_location_id=2 parent_frame_id=2}}
+
+ENTRY %main (p: f32[8]) -> f32[8] {{
+  %p = f32[8]{{0}} parameter(0)
+  ROOT %c = f32[8]{{0}} convolution(%p, %p), metadata={{op_name="{JAX}/dot" stack_frame_id=2}}
+}}
+"""
+
+
+def test_a_matmul_is_named_after_whoever_asked_for_it() -> None:
+    program = parse(HELPED)
+    assert program.source(program.main.root).startswith("matmul.py:41")
+    assert label(program, program.main.root) == "backward layers dot (gated_mlp)"

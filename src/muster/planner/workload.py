@@ -34,12 +34,12 @@ def make_workload(
     warnings += [why] if why else []
     sequences, cut = _whole_sequences(batch, length)
     warnings += [cut] if cut else []
-    warnings += [awkward] if (awkward := _hard_to_divide(sequences)) else []
     if sequences > MOST_SEQUENCES:
         raise BadInput(
             f"a batch of {sequences:,} sequences is beyond any cluster; the largest is "
             f"{MOST_SEQUENCES:,}"
         )
+    warnings += [awkward] if (awkward := _hard_to_divide(sequences)) else []
     if train_tokens is not None and train_tokens < sequences * length:
         warnings.append(
             f"a run of {format_count(train_tokens)} tokens is less than a batch: it takes one step"

@@ -1,9 +1,9 @@
 """Gradients that are written to memory once, not computed anew inside each matmul that reads them.
 
 XLA fuses what stands before a matmul into it, and computes it again for every tile of the output.
-Of an activation function's derivative, read by two matmuls, that costs more than writing it (3% of
-the cycles of LLaMA-3 70B on v5p with 16 MiB of vector memory for a fusion; with 64 MiB, nothing).
-XLA for CPUs never fuses into matmuls.
+Of an activation function's derivative, read by two matmuls, that cost more than writing it where a
+fusion had 16 MiB of vector memory; with 64 MiB it made no difference to LLaMA-3 8B on v5p
+(docs/tuning-log.md has both). XLA for CPUs never fuses into matmuls.
 """
 
 import jax
