@@ -1,6 +1,7 @@
 """Weights' gradients on CPUs, against those of the plain einsum."""
 
 import re
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 
 from muster.sharding.mesh import Layout
+from muster.sharding.torus import Piece
 from muster.training.matmul import _einsum, _in_parts, einsum_on
 from muster.training.mesh import make_mesh
 from muster.training.partition import Partition
@@ -65,6 +67,41 @@ def test_no_left_factor_is_summed_over_its_rows(case: str, dtype: Any) -> None:
     batched = equation.startswith("e")
     assert len(dots) == 3
     assert set(dots) == {"2" if batched else "1"}
+
+
+class OnTorus(Partition):
+    """A CPU that is asked for the form that TPUs have."""
+
+    @property
+    def on_cpu(self) -> bool:
+        return False
+
+
+def last_operation(function: Callable[[jax.Array], jax.Array], x: Any) -> str:
+    """That which gives the result."""
+    traced = jax.make_jaxpr(function)(x).jaxpr
+    (result,) = traced.outvars
+    return str(next(line.primitive for line in traced.eqns if result in line.outvars))
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if "experts" not in case])
+def test_on_a_torus_a_matrix_is_laid_out_as_it_is_scattered(case: str) -> None:
+    """Rows first, and nothing between the matmul and that."""
+    equation, x, weight = drawn(case)
+    layout = Layout()
+    torus = {"fsdp": (Piece(0, 1, 1, 1),)}
+    place = OnTorus(mesh=make_mesh(layout), layout=layout, pieces=torus)
+
+    def gradient(dy: jax.Array) -> jax.Array:
+        _, back = jax.vjp(partial(einsum_on(place), equation), x, weight)
+        return back(dy)[1]
+
+    y = jax.eval_shape(partial(jnp.einsum, equation), x, weight)
+    made = last_operation(gradient, y)
+    assert made == ("layout_constraint" if weight.ndim == 2 else "dot_general")
+    dy = jax.random.normal(jax.random.key(2), y.shape)
+    expected = jax.vjp(partial(jnp.einsum, equation), x, weight)[1](dy)[1]
+    np.testing.assert_allclose(gradient(dy), expected, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("case", ["gate", "down"])

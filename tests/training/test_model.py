@@ -12,7 +12,7 @@ import pytest
 
 from muster.sharding.mesh import Layout
 from muster.training.batch import Batch
-from muster.training.model import rms_norm, rotate
+from muster.training.model import rms_norm
 from muster.training.partition import Partition
 from muster.training.setup import make_model
 from muster.training.step import Objective, gradients_of
@@ -159,16 +159,3 @@ def test_rms_norm_in_bfloat16_sums_in_float32() -> None:
     found = rms_norm(jnp.asarray(x, jnp.bfloat16), jnp.ones(4096, jnp.bfloat16), 0.0)
     assert found.dtype == jnp.bfloat16
     assert float(found[0, 0]) == pytest.approx(5 / np.sqrt(9 + 16 / 4096), rel=2**-8)
-
-
-def test_rotation_keeps_dot_products_of_equal_distances() -> None:
-    draw = np.random.default_rng(0)
-    q, k = (jnp.asarray(draw.standard_normal((1, 1, 1, 8)), jnp.float32) for _ in range(2))
-
-    def turned(x: jax.Array, position: int) -> jax.Array:
-        angles = position * jnp.asarray([1.0, 0.3, 0.1, 0.03])[None, None, None]
-        return rotate(x, (jnp.cos(angles), jnp.sin(angles)))
-
-    near = jnp.vdot(turned(q, 5), turned(k, 2))
-    assert float(jnp.vdot(turned(q, 105), turned(k, 102))) == pytest.approx(float(near), rel=1e-4)
-    assert float(jnp.vdot(turned(q, 5), turned(k, 0))) != pytest.approx(float(near), rel=1e-1)

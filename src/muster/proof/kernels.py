@@ -6,6 +6,9 @@ The compiler estimates nothing of a kernel written by hand. Of those that are kn
                        2 matmuls forward (scores, values); 3 for dQ; 4 for dK and dV; 5 fused
     grouped matmul     2 M K N      every row meets one expert
 
+A windowed kernel's grid holds the blocks near the diagonal alone: its first operand has a number
+for each block of the grid, so scores are those blocks' where they are fewer than the square's.
+
 A kernel that states its cost is believed; any other moves what it reads and writes once.
 
 How long attention takes: a matrix unit of d x d works on whole tiles, so every matmul of a head of
@@ -40,7 +43,7 @@ from muster.proof.hlo.kinds import kernel_name
 from muster.proof.hlo.program import Computation, Op
 from muster.proof.hlo.shape import VMEM, Shape
 
-_BLOCK = re.compile(r'\\?"block_(?:q|kv)(?:_dkv|_dq)?\\?": (\d+)')
+_BLOCK = re.compile(r'\\?"(block_(?:q|kv)(?:_dkv|_dq)?)\\?": (\d+)')
 _FLOAT = {"bf16", "f32", "f16"}
 _MATMULS = {"dkv": 4, "dq": 3, "fwd": 2}
 _FORWARD = 2
@@ -126,20 +129,32 @@ def _attention(name: str, op: Op, reads: Sequence[Shape], moved: float) -> Work 
         matmuls = _FUSED_BACKWARD
     *outer, T, H = q.dims
     S = k.dims[-2]
-    blocks = [int(size) for size in _BLOCK.findall(op.attributes.get("frontend_attributes", ""))]
-    count = max(1, S // max(blocks)) if blocks else 1
+    blocks = _blocks(op)
+    count = max(1, S // max(blocks.values())) if blocks else 1
     # Under context parallelism a chip has its share of the rows of a longer causal square.
-    causal = (count + 1) / (2 * count) if blocks and S % T == 0 else 1.0
-    scores = math.prod(outer) * T * S * causal
+    share = (count + 1) / (2 * count) if blocks and S % T == 0 else 1.0
+    ending = next((f"_{part}" for part in ("dkv", "dq") if part in name), "")
+    rows, columns = (blocks.get(f"block_{of}{ending}", 0) for of in ("q", "kv"))
+    grid = math.prod(reads[0].dims[1:]) if reads[0].dtype not in _FLOAT else 0
+    windowed = 0 < grid * rows * columns < T * S
+    if windowed:
+        share = min(share, grid * rows * columns / (T * S))
+    scores = math.prod(outer) * T * S * share
     return Work(
         flops=matmuls * 2.0 * scores * H,
         hbm_bytes=moved,
-        from_what="the shapes, causal",
+        from_what="the shapes, causal" + ", in a window" * windowed,
         attention=True,
         head_dim=H,
         scores=scores,
         forward=matmuls == _FORWARD,
     )
+
+
+def _blocks(op: Op) -> dict[str, int]:
+    """The sizes of a splash kernel's blocks, by their names: block_q, block_kv_dkv."""
+    found = _BLOCK.findall(op.attributes.get("frontend_attributes", ""))
+    return {name: int(size) for name, size in found}
 
 
 def _grouped_flops(op: Op, reads: Sequence[Shape]) -> float:

@@ -11,7 +11,6 @@ The attention kernel is said apart: a fused one (flash, splash, cuDNN) works thr
 and keeps no scores; an unfused one multiplies all T x T scores and moves them through HBM.
 """
 
-import math
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -83,12 +82,10 @@ class Software:
             where a compiler keeps them in half precision, computes the softmax beside them and
             writes the derivative in their place (XLA for v6e, compiled ahead of time: 2.0 bytes a
             logit for the loss of MaxText and T5X, 4.0 for a float32 product).
-        most_logits_bytes: of all logits that are alive at once, where the loss takes its tokens in
-            chunks.
+        own_loss: whether the loss is that of `muster.training.loss`, whose memory is
+            `muster.roofline.loss_chunks`'s; `logit_bytes` then says nothing.
         sums_apart: whether microbatches' gradients are added up in float32 arrays of their own,
             beside those of the microbatch at work.
-        head_gradient_bytes: of each number of the output matrix, what its gradient takes while it
-            is summed over those chunks, whole in D.
     """
 
     name: SoftwareName
@@ -102,8 +99,7 @@ class Software:
     counts_ends: bool = False
     reuses_buffers: bool = False
     logit_bytes: float = 10.0
-    most_logits_bytes: float = math.inf
-    head_gradient_bytes: float = 0.0
+    own_loss: bool = False
     sums_apart: bool = False
 
 
@@ -114,15 +110,7 @@ XLA = Software(
     reuses_buffers=True,
     logit_bytes=2.0,
 )
-# `muster.training.loss`: chunks of at most 512 MiB of float32 logits, and half as much for their
-# derivative; the head's gradient is summed over them in float32.
-MUSTER = replace(
-    XLA,
-    logit_bytes=6.0,
-    most_logits_bytes=1.5 * 512 * 2.0**20,
-    head_gradient_bytes=4.0,
-    sums_apart=True,
-)
+MUSTER = replace(XLA, own_loss=True, sums_apart=True)
 MEGATRON = Software(name="megatron", shards_replicas=False, counts_ends=True)
 # Megatron as SimuMax's authors ran it on 8 B200; its matmuls have a rate of their own.
 SIMUMAX = replace(MEGATRON, name="simumax")

@@ -27,6 +27,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from muster.models.architecture import Attention, LatentAttention, Layer
+from muster.roofline.loss_chunks import loss_bytes
 from muster.roofline.memory import MOMENTS, dtype_bytes
 from muster.roofline.pipeline import dealt_layers
 from muster.roofline.remat import MIXING, SavedTensor, saved_tensors
@@ -138,10 +139,7 @@ def stage_memory(model: StepModel, layout: Layout, remat: RematPolicy, stage: in
         "optimizer": optimized * optimizer,
         "activations": tokens * share * alive * kept + sent,
         "workspace": tokens * again,
-        "logits": min(
-            tokens * a.vocab_size / layout.tensor * soft.logit_bytes, soft.most_logits_bytes
-        )
-        + soft.head_gradient_bytes * a.d_model * a.vocab_size / layout.tensor,
+        "logits": _logits(model, tokens, layout.tensor),
         "gathered": gathered,
     }
     if stage < p - 1:
@@ -153,6 +151,15 @@ def stage_memory(model: StepModel, layout: Layout, remat: RematPolicy, stage: in
         reserve = GPU_RUNTIME_BYTES + GPU_FRAGMENTATION * sum(parts.values())
     waiting = tokens * share * alive * host
     return StepMemory(stage=stage, reserve=reserve, host=waiting, usable=usable, **parts)
+
+
+def _logits(model: StepModel, tokens: float, tensor: int) -> float:
+    """Bytes of one microbatch's logits with their loss and derivative."""
+    a, soft = model.architecture, model.software
+    words = a.vocab_size / tensor
+    if soft.own_loss:
+        return loss_bytes(tokens, d_model=a.d_model, words=words)
+    return tokens * words * soft.logit_bytes
 
 
 def _sums_apart(model: StepModel, microbatches: int) -> int:

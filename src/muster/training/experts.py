@@ -34,7 +34,7 @@ from muster.training.exchange import (
 from muster.training.matmul import einsum_on
 from muster.training.params import Params
 from muster.training.partition import Partition
-from muster.training.recompute import DISPATCHED, PRODUCT, named
+from muster.training.recompute import DISPATCHED, named
 
 if TYPE_CHECKING:
     from muster.training.model import Model
@@ -204,7 +204,7 @@ def _dropless(rows: _Rows, matrices: _Matrices, how: _How) -> tuple[jax.Array, j
     rows_mD = named(DISPATCHED, rows.x_nD[token_m])
     gated = named("gate", jax.lax.ragged_dot(rows_mD, matrices.gate, sizes))
     upped = named("up", jax.lax.ragged_dot(rows_mD, matrices.up, sizes))
-    product_mF = named(PRODUCT, how.activation(gated) * upped)
+    product_mF = how.activation(gated) * upped
     out_mD = named("expert", jax.lax.ragged_dot(product_mF, matrices.down, sizes))
     weight_m = rows.share_nk.reshape(-1)[order_m]
     # Rows behind the last group belong to other chips; what a kernel leaves there is not ours.
@@ -235,7 +235,7 @@ def _with_capacity(rows: _Rows, matrices: _Matrices, how: _How) -> tuple[jax.Arr
     einsum = einsum_on(how.place)
     gated = named("gate", einsum("ecd,edf->ecf", rows_ECD, matrices.gate))
     upped = named("up", einsum("ecd,edf->ecf", rows_ECD, matrices.up))
-    product_ECF = named(PRODUCT, how.activation(gated) * upped)
+    product_ECF = how.activation(gated) * upped
     out_ECD = named("expert", einsum("ecf,efd->ecd", product_ECF, matrices.down))
     if how.ways > 1:
         out_ECD = jax.lax.all_to_all(out_ECD, "expert", split_axis=1, concat_axis=0, tiled=True)

@@ -23,15 +23,13 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from muster.roofline.loss_chunks import tokens_at_once
 from muster.training.exchange import sum_over_tokens
 from muster.training.partition import Partition
 from muster.training.parts import ranges
 
-# Float32 logits of a chunk on one chip. On accelerators: a quarter of the float32 gradient of a
-# head of 4096 rows, which every chunk reads and writes. LLaMA-3 8B on v5p, compiled: 176, 143 and
-# 136 million cycles for 8192 tokens in chunks of 512, 1024 and 2048; three bare matmuls are 98.
-# On CPUs: within the last level of cache, as the softmax reads the logits three times.
-CHUNK_BYTES = 512 * 2**20
+# Float32 logits of a chunk on CPUs: within the last level of cache, as the softmax reads them three
+# times.
 CPU_CHUNK_BYTES = 64 * 2**20
 LOWEST = float(np.finfo(np.float32).min)
 
@@ -91,8 +89,8 @@ def cross_entropy(
         place: the mesh.
         vocab_size: words that can be predicted, at most those of all chips.
         z_loss: what the squared log-normalizer is multiplied by.
-        chunk_tokens: at most so many tokens of a chip at once; by default, such that their logits
-            take `CHUNK_BYTES`, or `CPU_CHUNK_BYTES`.
+        chunk_tokens: at most so many tokens of a chip at once; by default `tokens_at_once`, or such
+            that their logits take `CPU_CHUNK_BYTES`.
         gather: gives x of all tokens that the chips of `tensor` share, [B, T, D], and the head
             whole in D, V split over `tensor`. Gradients go back through it while the loss is
             computed, so that no whole gradient of the head waits for the backward pass.
@@ -200,23 +198,26 @@ def _sums(
 
     widths = how.place.parts(head_DV.shape) if with_gradients else ()
 
+    def of_chunk(chunk: _Chunk) -> tuple[jax.Array, list[jax.Array], jax.Array | None]:
+        """Sums, the head's gradient in float32, that of x."""
+        sums, dlogits_CV = _chunk_loss(how, with_gradients, chunk, head_DV)
+        if dlogits_CV is None:
+            return sums, [], None
+        dx_CD = _matmul("cv,dv->cd", dlogits_CV, head_DV).astype(x_BTD.dtype)
+        parts = (dlogits_CV[:, part] for part in ranges(widths))
+        return sums, [_head_gradient(chunk, part) for part in parts], dx_CD
+
     def step(
         carry: tuple[jax.Array, list[jax.Array]], chunk: _Chunk
     ) -> tuple[tuple[jax.Array, list[jax.Array]], jax.Array | None]:
-        sums, dhead = carry
-        of_chunk, dlogits_CV = _chunk_loss(how, with_gradients, chunk, head_DV)
-        sums = sums + of_chunk
-        if dlogits_CV is None:
-            return (sums, dhead), None
-        dx_CD = _matmul("cv,dv->cd", dlogits_CV, head_DV).astype(x_BTD.dtype)
-        parts = (dlogits_CV[:, part] for part in ranges(widths))
-        dhead = [
-            sum_DV + _head_gradient(chunk, part) for sum_DV, part in zip(dhead, parts, strict=True)
-        ]
-        return (sums, dhead), dx_CD
+        sums, dhead, dx_CD = of_chunk(chunk)
+        return jax.tree.map(jnp.add, carry, (sums, dhead)), dx_CD
 
-    nothing = [jnp.zeros((d_model, width), jnp.float32) for width in widths]
-    (sums, dhead), dx = lax.scan(step, (jnp.zeros(4), nothing), chunks)
+    if len(chunks.targets) == 1:
+        sums, dhead, dx = of_chunk(jax.tree.map(lambda leaf: leaf[0], chunks))
+    else:
+        nothing = [jnp.zeros((d_model, width), jnp.float32) for width in widths]
+        (sums, dhead), dx = lax.scan(step, (jnp.zeros(4), nothing), chunks)
     nll, z, weights, correct = sum_over_tokens(sums, how.place)
     loss = LossSums(total=nll + how.z_loss * z, nll=nll, z=z, weights=weights, correct=correct)
     if dx is None:
@@ -241,8 +242,11 @@ def _chunks(
 ) -> _Chunk:
     """A chip's tokens in chunks of equal size, stacked; the last padded with weightless ones."""
     tokens, d_model = x_MD.shape
-    chunk_bytes = CPU_CHUNK_BYTES if how.on_cpu else CHUNK_BYTES
-    most = how.chunk_tokens or max(1, chunk_bytes // (4 * words))
+    if how.on_cpu:
+        usual = max(1, CPU_CHUNK_BYTES // (4 * words))
+    else:
+        usual = tokens_at_once(tokens, d_model=d_model, words=words)
+    most = how.chunk_tokens or usual
     number = -(-tokens // most)
     size = -(-tokens // number)
     padding = number * size - tokens

@@ -8,7 +8,8 @@ against the order of memory, or leaves the matmul to a slow fallback (bfloat16 o
 200 GFLOP/s). So there the left factor is transposed apart, and written before it is multiplied.
 
 On a torus the gradient is multiplied in the parts in which it is scattered: cut behind the matmul,
-it would be copied.
+it would be copied. And a matrix is laid out rows first, as the scatter sends it: without that word
+the compiler chose columns for LLaMA-3 70B's `down` on v6e, and copied it (210 of 3,210 ms).
 """
 
 from collections.abc import Callable
@@ -16,9 +17,10 @@ from functools import partial
 
 import jax
 import jax.numpy as jnp
+from jax.experimental.layout import Layout, with_layout_constraint
 from jax.lax import optimization_barrier
 
-from muster.training.partition import Partition
+from muster.training.partition import MATRIX, Partition
 from muster.training.parts import ranges
 
 # An equation such as "btd,dnh->btnh" or "ecd,edf->ecf", activations and a weight. The dims that the
@@ -33,15 +35,16 @@ def einsum_on(place: Partition) -> Einsum:
     """
     if place.on_cpu:
         return partial(_einsum, _turned)
+    if not place.pieces:
+        return jnp.einsum
 
     def einsum(equation: str, x: jax.Array, weight: jax.Array) -> jax.Array:
-        widths = place.parts(weight.shape)
-        if len(widths) == 1:
-            return jnp.einsum(equation, x, weight)
-        return _einsum(partial(_in_parts, widths), equation, x, weight)
+        return _einsum(partial(_in_parts, place.parts(weight.shape)), equation, x, weight)
 
     return einsum
 
+
+ROWS_FIRST = Layout(major_to_minor=(0, 1))
 
 # left, right, the dims of both and of the weight: left^T right
 type _Gradient = Callable[[jax.Array, jax.Array, str, str, str], jax.Array]
@@ -59,6 +62,8 @@ def _in_parts(
 ) -> jax.Array:
     columns = (right[..., part] for part in ranges(widths))
     products = [jnp.einsum(f"{of_left},{of_right}->{of}", left, part) for part in columns]
+    if len(of) == MATRIX:
+        products = [with_layout_constraint(part, ROWS_FIRST) for part in products]
     return jnp.concatenate(products, axis=-1)
 
 

@@ -36,16 +36,15 @@ from muster.training.experts import DROPLESS, Dispatch, RouterLosses, mixture
 from muster.training.matmul import einsum_on
 from muster.training.params import Params, layer_params
 from muster.training.partition import LAYERS, Partition
+from muster.training.parts import ranges
 from muster.training.recompute import (
     INPUT,
     MIDDLE,
     NORMED,
-    PRODUCT,
-    TURNED_KEY,
-    TURNED_QUERY,
     named,
     recomputing,
 )
+from muster.training.rotary import Angles, rotary_angles, rotate
 from muster.training.written import gradient_written
 
 # (queries [B,T,N,H], keys [B,T,K,H], values [B,T,K,H], batch, window) to mixed values [B,T,N,H]
@@ -105,7 +104,9 @@ def hidden_states(params: Params, batch: Batch, model: Model) -> tuple[jax.Array
         The states in the compute dtype, and the routers' losses (zero without experts).
     """
     x_BtD = embedded(params["embedding"], jnp.asarray(batch.tokens), model)
-    angles = rotary_angles(batch, model)
+    assert model.architecture.head_dim is not None
+    frequencies = model.numerics.rope.inverse_frequencies(model.architecture.head_dim)
+    angles = rotary_angles(batch, frequencies)
     losses = RouterLosses.none()
     stacked, first = layer_params(params), 0
     for layer, run in groupby(model.architecture.layers):
@@ -120,19 +121,32 @@ def hidden_states(params: Params, batch: Batch, model: Model) -> tuple[jax.Array
 def embedded(shard: jax.Array, tokens_BT: jax.Array, model: Model) -> jax.Array:
     """Look tokens up: [B, T] to [B, t, D].
 
-    The table's D is gathered, its words stay split: each chip of `tensor` looks up its own.
+    The table's D is gathered, its words stay split: each chip of `tensor` looks up its own. The
+    words are taken in the parts in which their gradient is scattered.
     """
+    place = model.partition
+    words, d_model = shard.shape[0], model.architecture.d_model
+    own_BT = tokens_BT
+    if place.layout.tensor > 1:
+        own_BT -= words * jax.lax.axis_index("tensor")
+    rows = [
+        _rows_of(shard[part], own_BT - part.start, model, all_own=part.stop - part.start == words)
+        for part in ranges(place.parts((d_model, words)))
+    ]
+    return scatter_tokens(sum(rows[1:], rows[0]), place)
+
+
+def _rows_of(shard: jax.Array, words_BT: jax.Array, model: Model, *, all_own: bool) -> jax.Array:
+    """The rows [B, T, D] of a part of the table; zeros for words that it does not have."""
     place, axes = model.partition, model.gathered_axes["embedding"]
     # Where every chip has all of D, only the rows that are looked up need rounding.
     whole = not any(axes)
     table_VD = shard if whole else whole_weight(shard, axes, place, model.compute_dtype)
-    if place.layout.tensor == 1:
-        return table_VD[tokens_BT].astype(model.compute_dtype)
-    words = table_VD.shape[0]
-    own_BT = tokens_BT - words * jax.lax.axis_index("tensor")
-    mine_BT = (own_BT >= 0) & (own_BT < words)
-    rows_BTD = table_VD[jnp.where(mine_BT, own_BT, 0)].astype(model.compute_dtype)
-    return scatter_tokens(jnp.where(mine_BT[..., None], rows_BTD, 0), place)
+    if all_own and place.layout.tensor == 1:
+        return table_VD[words_BT].astype(model.compute_dtype)
+    mine_BT = (words_BT >= 0) & (words_BT < len(table_VD))
+    rows_BTD = table_VD[jnp.where(mine_BT, words_BT, 0)].astype(model.compute_dtype)
+    return jnp.where(mine_BT[..., None], rows_BTD, 0)
 
 
 def output_shard(params: Params, model: Model) -> jax.Array:
@@ -157,7 +171,7 @@ def _run_of_layers(
     losses: RouterLosses,
     layer: Layer,
     batch: Batch,
-    angles: tuple[jax.Array, jax.Array],
+    angles: Angles,
     model: Model,
 ) -> tuple[jax.Array, RouterLosses]:
     """Scan over equal layers."""
@@ -183,7 +197,7 @@ def decoder_layer(
     x_BtD: jax.Array,
     layer: Layer,
     batch: Batch,
-    angles: tuple[jax.Array, jax.Array],
+    angles: Angles,
     model: Model,
 ) -> tuple[jax.Array, RouterLosses]:
     """Attention and MLP, each added to the residual stream [B, t, D]."""
@@ -217,7 +231,7 @@ def attention(
     x_BtD: jax.Array,
     mixer: Attention,
     batch: Batch,
-    angles: tuple[jax.Array, jax.Array],
+    angles: Angles,
     model: Model,
 ) -> jax.Array:
     """Grouped-query attention within each document: [B, t, D] to [B, t, D]."""
@@ -236,8 +250,7 @@ def attention(
         eps = model.numerics.norm_eps
         q_BTNH = rms_norm(q_BTNH, weights["attention.query_norm"], eps)
         k_BTKH = rms_norm(k_BTKH, weights["attention.key_norm"], eps)
-    q_BTNH = named(TURNED_QUERY, rotate(q_BTNH, angles))
-    k_BTKH = named(TURNED_KEY, rotate(k_BTKH, angles))
+    q_BTNH, k_BTKH = rotate(q_BTNH, angles, place), rotate(k_BTKH, angles, place)
     mixed_BTNH = model.attend(q_BTNH, k_BTKH, v_BTKH, batch, mixer.window)
     out = einsum("btnh,dnh->btd", mixed_BTNH, weights["attention.output"])
     out = scatter_tokens(out, place)
@@ -271,7 +284,7 @@ def gated_mlp(weights: Params, x_BtD: jax.Array, model: Model) -> jax.Array:
         return named(part, gradient_written(out, place))
 
     inner_BTF = ACTIVATIONS[model.numerics.activation](project("gate")) * project("up")
-    out = einsum("btf,df->btd", named(PRODUCT, inner_BTF), weights["mlp.down"])
+    out = einsum("btf,df->btd", inner_BTF, weights["mlp.down"])
     return _biased(scatter_tokens(out, place), weights.get("mlp.down.bias"))
 
 
@@ -284,20 +297,3 @@ def rms_norm(x: jax.Array, scale: jax.Array, eps: float) -> jax.Array:
     wide = x.astype(jnp.float32)
     inverse = jax.lax.rsqrt(jnp.mean(jnp.square(wide), axis=-1, keepdims=True) + eps)
     return (wide * inverse * scale.astype(jnp.float32)).astype(x.dtype)
-
-
-def rotary_angles(batch: Batch, model: Model) -> tuple[jax.Array, jax.Array]:
-    """Cosines and sines of every position, [B, T, 1, H/2], in float32."""
-    head_dim = model.architecture.head_dim
-    assert head_dim is not None
-    frequencies = jnp.asarray(model.numerics.rope.inverse_frequencies(head_dim), jnp.float32)
-    angles = jnp.asarray(batch.positions, jnp.float32)[:, :, None, None] * frequencies
-    return jnp.cos(angles), jnp.sin(angles)
-
-
-def rotate(x_BTNH: jax.Array, angles: tuple[jax.Array, jax.Array]) -> jax.Array:
-    """Rotary embedding (arXiv:2104.09864); pairs are (i, i + H/2), as Hugging Face stores them."""
-    cos, sin = angles
-    first, second = jnp.split(x_BTNH.astype(jnp.float32), 2, axis=-1)
-    turned = jnp.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1)
-    return turned.astype(x_BTNH.dtype)

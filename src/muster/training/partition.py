@@ -76,6 +76,11 @@ class Partition:
         """Whether the devices are CPUs, which like other forms of the same sums."""
         return bool(self.mesh.devices.flat[0].platform == "cpu")
 
+    @property
+    def on_tpu(self) -> bool:
+        """Whether the devices are TPUs, whose vectors are as wide as a head."""
+        return bool(self.mesh.devices.flat[0].platform == "tpu")
+
     @cached_property
     def tokens(self) -> NamedSharding:
         """Of a batch's leaves, [B, T]."""
