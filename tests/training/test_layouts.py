@@ -147,6 +147,14 @@ def test_every_remat_policy_has_the_same_curve(
     check(tiny.trainer(tiny.planned(tiny.architecture(), layout, remat=remat)), dense)
 
 
+@pytest.mark.parametrize("remat", [Remat.NONE, Remat.OUTPUTS])
+def test_the_forms_for_tpus_have_the_same_curve(
+    remat: Remat, dense: tuple[list[float], list[float]]
+) -> None:
+    plan = tiny.planned(tiny.architecture(), Layout(fsdp=2, sequence=2, tensor=2), remat=remat)
+    check(tiny.trainer(plan, partition=tiny.as_tpus), dense)
+
+
 def check(trained: tiny.Trainer, wanted: tuple[list[float], list[float]]) -> None:
     _, metrics = trained.run(BATCHES)
     losses, norms = wanted

@@ -15,6 +15,7 @@ from muster.sharding.torus import Piece
 from muster.training.matmul import _einsum, _in_parts, einsum_on
 from muster.training.mesh import make_mesh
 from muster.training.partition import Partition
+from tests.training import tiny
 
 # An equation, and the shapes of activations and weight.
 CASES = {
@@ -69,14 +70,6 @@ def test_no_left_factor_is_summed_over_its_rows(case: str, dtype: Any) -> None:
     assert set(dots) == {"2" if batched else "1"}
 
 
-class OnTorus(Partition):
-    """A CPU that is asked for the form that TPUs have."""
-
-    @property
-    def on_cpu(self) -> bool:
-        return False
-
-
 def last_operation(function: Callable[[jax.Array], jax.Array], x: Any) -> str:
     """That which gives the result."""
     traced = jax.make_jaxpr(function)(x).jaxpr
@@ -90,7 +83,7 @@ def test_on_a_torus_a_matrix_is_laid_out_as_it_is_scattered(case: str) -> None:
     equation, x, weight = drawn(case)
     layout = Layout()
     torus = {"fsdp": (Piece(0, 1, 1, 1),)}
-    place = OnTorus(mesh=make_mesh(layout), layout=layout, pieces=torus)
+    place = tiny.AsTpus(mesh=make_mesh(layout), layout=layout, pieces=torus)
 
     def gradient(dy: jax.Array) -> jax.Array:
         _, back = jax.vjp(partial(einsum_on(place), equation), x, weight)

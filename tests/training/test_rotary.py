@@ -12,21 +12,14 @@ from muster.sharding.mesh import Layout
 from muster.training.mesh import make_mesh
 from muster.training.partition import Partition
 from muster.training.rotary import Angles, rotate
+from tests.training import tiny
 
 SHAPE = (2, 48, 3, 16)  # B, T, N, H
 
 
-class OnTpu(Partition):
-    """A CPU that is asked for the form that TPUs have."""
-
-    @property
-    def on_tpu(self) -> bool:
-        return True
-
-
 def places() -> list[Partition]:
     layout = Layout()
-    return [kind(mesh=make_mesh(layout), layout=layout) for kind in (Partition, OnTpu)]
+    return [kind(mesh=make_mesh(layout), layout=layout) for kind in (Partition, tiny.AsTpus)]
 
 
 def drawn_angles() -> Angles:
@@ -59,8 +52,8 @@ def test_both_forms_round_alike_there_and_back(dtype: Any) -> None:
     tolerance = 1e-6 if dtype == jnp.float32 else 2**-8
     pairs = ((y, expected_y), (back(dy)[0], expected_back(dy)[0]))
     for found, expected in pairs:
-        wide = (np.asarray(each, np.float32) for each in (found, expected))
-        np.testing.assert_allclose(*wide, rtol=tolerance, atol=1e-6)
+        one, other = np.asarray(found, np.float32), np.asarray(expected, np.float32)
+        np.testing.assert_allclose(one, other, rtol=tolerance, atol=1e-6)
 
 
 def test_rotation_keeps_dot_products_of_equal_distances() -> None:

@@ -1,8 +1,8 @@
 """Models small enough to compile in seconds, their layouts, batches and states."""
 
 import zlib
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import jax
@@ -16,6 +16,7 @@ from muster.roofline.remat import Remat
 from muster.roofline.workload import Workload
 from muster.sharding.mesh import Layout
 from muster.sharding.rules import padded_table
+from muster.sharding.torus import Piece
 from muster.training.attention import balanced_order
 from muster.training.batch import Batch
 from muster.training.experts import DROPLESS, Dispatch
@@ -173,13 +174,38 @@ def trainer(
     update: OptimizerConfig | None = None,
     objective: Objective | None = None,
     dispatch: Dispatch = DROPLESS,
+    partition: Callable[[Partition], Partition] = lambda place: place,
 ) -> Trainer:
-    """Compile a plan's step."""
+    """Compile a plan's step, on what `partition` makes of its mesh."""
     update = update or optimizer(moments_dtype=jax_dtype(plan.workload.optimizer_dtype))
-    program = make_program(
-        plan.workload, make_model(plan, dispatch=dispatch), update, objective or Objective()
-    )
+    model = make_model(plan, dispatch=dispatch)
+    model = replace(model, partition=partition(model.partition))
+    program = make_program(plan.workload, model, update, objective or Objective())
     return Trainer(program, program.lowered().compile(QUICKLY), learning_rates(update))
+
+
+class AsTpus(Partition):
+    """CPUs that are asked for the forms that a torus of TPUs has."""
+
+    @property
+    def on_cpu(self) -> bool:
+        return False
+
+    @property
+    def on_tpu(self) -> bool:
+        return True
+
+
+def as_tpus(place: Partition) -> Partition:
+    """The same mesh, each of its axes a physical one of a torus."""
+    shape = place.mesh.shape
+    pieces = {
+        axis: (Piece(number, ways, ways, 1),)
+        for number, (axis, ways) in enumerate(shape.items())
+        if ways > 1
+    }
+    held = {each.name: getattr(place, each.name) for each in fields(place)}
+    return AsTpus(**held | {"pieces": pieces, "gathers_at_once": True})
 
 
 def on(place: Partition, batch: Batch) -> Batch:

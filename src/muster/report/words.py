@@ -47,6 +47,7 @@ REMAT = {
     Remat.FULL: "all but a layer's input is computed again",
     Remat.OFFLOAD: "as minimal, and what is kept waits in the host's memory",
 }
+BUT_PRODUCTS = "only RoPE and activation functions are computed again"
 WHOLE_LAYER = "every layer runs again whole, as the software on GPUs does"
 VIRTUAL_STAGES = (
     "virtual stages: each chip of a pipeline holds so many separate pieces of the layers, which "
@@ -103,7 +104,10 @@ def pieces(layout: Layout) -> str:
 
 def remat_text(remat: Remat, chip: Chip) -> str:
     """What a policy computes again with the chip's usual software."""
-    whole = default_software(chip).whole_layer
+    software = default_software(chip)
+    if remat is Remat.NONE and not software.keeps_products:
+        return BUT_PRODUCTS
+    whole = software.whole_layer
     return WHOLE_LAYER if whole and remat in {Remat.OUTPUTS, Remat.FULL} else REMAT[remat]
 
 

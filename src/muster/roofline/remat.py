@@ -18,8 +18,10 @@ never its states.
 
 A matmul runs again only where the backward pass reads its result, which is what XLA's dead-code
 elimination leaves. The last projections (attention's output, the MLP's down) feed a residual add,
-whose derivative needs neither term, so they do not run again. PyTorch and Megatron run the whole
-block again: `whole_layer=True`, which gives the book's 6 + 2 = 8 FLOPs per parameter and token.
+whose derivative needs neither term, so they do not run again. `muster.training` computes an MLP's
+product and the rotation of Q and K again even under `none`, as the matmuls read them. PyTorch and
+Megatron run the whole block again: `whole_layer=True`, which gives the book's 6 + 2 = 8 FLOPs per
+parameter and token.
 
 Legend: D d_model, F d_ff, N query heads, K KV heads, H head_dim, E experts, k experts per token.
 """

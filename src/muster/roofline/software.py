@@ -84,6 +84,8 @@ class Software:
             logit for the loss of MaxText and T5X, 4.0 for a float32 product).
         own_loss: whether the loss is that of `muster.training.loss`, whose memory is
             `muster.roofline.loss_chunks`'s; `logit_bytes` then says nothing.
+        keeps_products: whether an MLP's product of gate and up is ever kept for the backward pass,
+            not computed as the matmul reads it.
         sums_apart: whether microbatches' gradients are added up in float32 arrays of their own,
             beside those of the microbatch at work.
     """
@@ -100,6 +102,7 @@ class Software:
     reuses_buffers: bool = False
     logit_bytes: float = 10.0
     own_loss: bool = False
+    keeps_products: bool = True
     sums_apart: bool = False
 
 
@@ -110,7 +113,7 @@ XLA = Software(
     reuses_buffers=True,
     logit_bytes=2.0,
 )
-MUSTER = replace(XLA, own_loss=True, sums_apart=True)
+MUSTER = replace(XLA, own_loss=True, keeps_products=False, sums_apart=True)
 MEGATRON = Software(name="megatron", shards_replicas=False, counts_ends=True)
 # Megatron as SimuMax's authors ran it on 8 B200; its matmuls have a rate of their own.
 SIMUMAX = replace(MEGATRON, name="simumax")

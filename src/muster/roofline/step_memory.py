@@ -208,11 +208,13 @@ def _count_kept(model: StepModel, remat: RematPolicy, tensor: int) -> tuple[floa
 def _tensors(model: StepModel, layer: Layer) -> Iterator[SavedTensor]:
     """Every tensor that the backward pass of a layer reads.
 
-    A fused activation function computes its value again: only its inputs and the product are kept.
+    A fused activation function computes its value again: only its inputs and the product are kept,
+    or not even that.
     """
     mlp_gated = getattr(layer.mlp, "gated", False)
+    fused = ("activation",) if model.software.keeps_products else ("activation", "product")
     for tensor in saved_tensors(model.architecture, layer):
-        if not (mlp_gated and tensor.name.endswith("activation")):
+        if not (mlp_gated and tensor.name.endswith(fused)):
             yield tensor
     if isinstance(layer.mixer, Attention | LatentAttention) and not model.kernel.fused:
         heads, T = layer.mixer.num_heads, model.workload.sequence_length

@@ -45,7 +45,7 @@ from muster.training.recompute import (
     recomputing,
 )
 from muster.training.rotary import Angles, rotary_angles, rotate
-from muster.training.written import gradient_written
+from muster.training.written import gradient_heads_first, gradient_written
 
 # (queries [B,T,N,H], keys [B,T,K,H], values [B,T,K,H], batch, window) to mixed values [B,T,N,H]
 type Attend = Callable[[jax.Array, jax.Array, jax.Array, Batch, int | None], jax.Array]
@@ -252,6 +252,7 @@ def attention(
         k_BTKH = rms_norm(k_BTKH, weights["attention.key_norm"], eps)
     q_BTNH, k_BTKH = rotate(q_BTNH, angles, place), rotate(k_BTKH, angles, place)
     mixed_BTNH = model.attend(q_BTNH, k_BTKH, v_BTKH, batch, mixer.window)
+    mixed_BTNH = gradient_heads_first(mixed_BTNH, place)
     out = einsum("btnh,dnh->btd", mixed_BTNH, weights["attention.output"])
     out = scatter_tokens(out, place)
     return _biased(out, weights.get("attention.output.bias"))
