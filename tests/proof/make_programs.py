@@ -42,6 +42,18 @@ MIXTRAL: dict[str, Any] = LLAMA | {
     "num_experts_per_tok": 2,
     "sliding_window": None,
 }
+MISTRAL: dict[str, Any] = LLAMA | {
+    "model_type": "mistral",
+    "architectures": ["MistralForCausalLM"],
+    "sliding_window": 1024,
+}
+# Of LLaMA-3 8B what decides where gradients are cut, and its heads.
+WIDE: dict[str, Any] = LLAMA | {
+    "hidden_size": 4096,
+    "intermediate_size": 14336,
+    "num_attention_heads": 32,
+    "vocab_size": 128256,
+}
 # name -> config, hardware, layout, sequences, remat
 Made = tuple[dict[str, Any], str, dict[str, int], int, str]
 MADE: dict[str, Made] = {
@@ -55,8 +67,11 @@ MADE: dict[str, Made] = {
     "llama-7x-fsdp8": (LLAMA, "v7x:2x2x2", {"fsdp": 8}, 16, "none"),
     "llama-v5p-one-chip": (LLAMA, "v5p:1x1x1", {}, 1, "none"),
     "llama-v6e-offload": (LLAMA, "v6e:2x2", {"fsdp": 4}, 4, "offload"),
+    "mistral-v5p-window": (MISTRAL, "v5p:2x2x1", {"fsdp": 4}, 4, "minimal"),
+    "llama-v5p-parts": (WIDE, "v5p:4x4x4", {"fsdp": 64}, 64, "none"),
     "mixtral-v5p-expert4": (MIXTRAL, "v5p:2x2x4", {"fsdp": 4, "expert": 4}, 16, "minimal"),
 }
+SEQUENCE = {"mistral-v5p-window": 4096, "llama-v5p-parts": 4096}  # tokens; 1024 of the others
 
 
 def plan_of(name: str) -> PlannedRun:
@@ -67,7 +82,7 @@ def plan_of(name: str) -> PlannedRun:
         "model": {"name": name, "config": config},
         "cluster": {"slice": hardware},
         "workload": {
-            "sequence_length": 1024,
+            "sequence_length": SEQUENCE.get(name, 1024),
             "batch_sequences": sequences,
             "param_dtype": "bf16",
             "compute_dtype": "bf16",

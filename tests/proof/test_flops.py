@@ -23,3 +23,13 @@ def test_a_mesh_leaves_each_chip_its_share() -> None:
     # 16 sequences over fsdp 8 x tensor 2: one sequence's worth a chip.
     whole = matmul_flops(program_of("llama-v5p-one-chip"))
     assert matmul_flops(program_of("llama-v5p-fsdp-tensor")) == whole
+
+
+def test_rotary_matmuls_and_parts_of_gradients_are_counted() -> None:
+    """LLaMA-3 8B's widths: gradients cut in parts; Q and K turned forward, again, and backward."""
+    wide, inner, words, N, K, H, tokens = 4096, 14336, 128256, 32, 8, 128, 4096
+    layer = 2 * wide * (N + K) * H + 3 * wide * inner
+    matrices = L * layer + wide * words
+    turned = L * (N + K) * H * H
+    expected = (6 * matrices + 3 * 2 * turned) * tokens
+    assert matmul_flops(program_of("llama-v5p-parts")) == expected

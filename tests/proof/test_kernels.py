@@ -37,3 +37,10 @@ def test_backward_kernels_have_the_forward_ones_scores(
     causal = (blocks + 1) / (2 * blocks)  # whole blocks on the diagonal
     for part, each in found.items():
         assert each == pytest.approx(heads * queries * 1024 * causal), part
+
+
+def test_a_window_leaves_out_the_blocks_beyond_it() -> None:
+    """Rows of 4096 in blocks of 512: a window of 1024 reaches three blocks of keys, not up to 8."""
+    heads, rows, block, seen = 8, 4096 // 512, 512, 3
+    found = scores(program_of("mistral-v5p-window"))
+    assert found == dict.fromkeys(("fwd", "dkv", "dq"), heads * rows * seen * block**2)

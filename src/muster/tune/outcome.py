@@ -14,7 +14,9 @@ from muster.units import format_bytes, format_seconds
 
 # Predicted over published step time less 1, of the programs of docs/published-programs.md that were
 # read the way that trials are.
-PUBLISHED_ERRORS = (-0.067, 0.008, 0.014, -0.004, -0.065, 0.029, 0.105, -0.101, 0.510)
+PUBLISHED_ERRORS = (
+    -0.067, 0.008, 0.014, -0.004, -0.065, 0.029, 0.105, -0.041, -0.101, 0.510, 0.028,
+)  # fmt: skip
 PUBLISHED = "docs/published-programs.md"
 # Changes of the step's parts smaller than this are not worth a word.
 WORTH_SAYING = 0.005

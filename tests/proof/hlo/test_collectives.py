@@ -17,6 +17,8 @@ type Row = tuple[str, tuple[str, ...], int, int, bool]
 
 D, F, V, T, LAYERS = 1024, 4096, 32000, 1024, 4
 # kind, axes, count, bytes that a chip sends, asynchronous; those of more than a megabyte.
+# Numbers of the widths of LLaMA-3 8B: embedding or head, and a layer.
+WIDE_ENDS, WIDE_LAYER = 4096 * 128256, 4096 * (2 * (32 + 8) * 128 + 3 * 14336)
 TABLE: dict[str, set[Row]] = {
     "llama-v5p-fsdp-tensor": {
         # Two sequences of activations at the door of both blocks, forward and back, and once more
@@ -52,6 +54,19 @@ TABLE: dict[str, set[Row]] = {
         ("reduce-scatter", ("fsdp",), 12, 12 * 2 * D * D * 2 * 3 // 4, False),
         ("collective-permute", ("expert",), 8, 1_572_864, True),
     },
+    "llama-v5p-parts": {
+        # Each end gathered once, layers twice; all scattered once, in the parts in which they are
+        # multiplied, most of it over six orders and directions of the torus.
+        (
+            "all-gather",
+            ("fsdp",),
+            59,
+            (2 * WIDE_ENDS + 2 * LAYERS * WIDE_LAYER) * 2 * 63 // 64,
+            True,
+        ),
+        ("reduce-scatter", ("fsdp",), 16, 3_406_233_600, True),
+        ("reduce-scatter", ("fsdp",), 28, 379_846_656, True),
+    },
     "llama-7x-fsdp8": {
         ("collective-permute", ("fsdp",), 1428, 427_819_008, True),
         ("reduce-scatter", ("fsdp",), 2, (V * D * 2 + V * D * 4) * 15 // 16, True),
@@ -74,6 +89,11 @@ def rows(name: str) -> set[Row]:
 @pytest.mark.parametrize("name", TABLE)
 def test_collectives_of_real_programs(name: str) -> None:
     assert rows(name) == TABLE[name]
+
+
+def test_gradients_in_parts_are_scattered_once() -> None:
+    sent = sum(bytes_ for kind, _, _, bytes_, _ in rows("llama-v5p-parts") if "reduce" in kind)
+    assert sent == (2 * WIDE_ENDS + LAYERS * WIDE_LAYER) * 2 * 63 // 64
 
 
 def test_one_chip_exchanges_nothing() -> None:
@@ -101,7 +121,12 @@ def test_every_group_lies_along_axes_of_the_plan(name: str) -> None:
 
 @pytest.mark.parametrize("name", [n for n in NAMES if "slices" not in n and "one-chip" not in n])
 def test_the_mesh_is_found_in_the_program(name: str) -> None:
-    assert mesh_of(program_of(name)) == facts_of(name)["mesh"]
+    """One that lies on several axes of the torus is several there: fsdp_x, fsdp_y."""
+    found: dict[str, int] = {}
+    for axis, ways in mesh_of(program_of(name)).items():
+        whole = axis.partition("_")[0]
+        found[whole] = found.get(whole, 1) * ways
+    assert found == facts_of(name)["mesh"]
 
 
 def wrap(lines: str, more: str = "") -> str:

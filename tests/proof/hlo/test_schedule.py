@@ -25,6 +25,8 @@ LOOPS: dict[str, dict[int, int]] = {
     "llama-v5p-two-slices": {3: 1, 4: 1},
     "llama-v6e-offload": {3: 2},
     "llama-v6e-tensor4": {4: 2},
+    "llama-v5p-parts": {4: 2},
+    "mistral-v5p-window": {4: 2},
     "mixtral-v5p-expert4": {4: 16},
 }
 CYCLES = {
@@ -38,6 +40,8 @@ CYCLES = {
     "llama-v5p-two-slices": 7_614_586,
     "llama-v6e-offload": 6_638_756,
     "llama-v6e-tensor4": 9_331_717,
+    "llama-v5p-parts": 176_088_491,
+    "mistral-v5p-window": 19_682_258,
     "mixtral-v5p-expert4": 13_546_774,
 }
 HEADER = re.compile(r"^(?:ENTRY )?%([\w.\-]+) \(.*\{$")

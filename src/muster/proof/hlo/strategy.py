@@ -88,17 +88,18 @@ def strategy_of(*ops: Op) -> Strategy:
 def _read_offload(offload: Mapping[str, Any]) -> Strategy:
     """What the sparse cores were told: each color's rings, one a phase."""
     for config in offload.values():
-        rings = config.get("ici_strategy_config", {}) if isinstance(config, dict) else {}
-        colors = [each.get("phase_rings", []) for each in rings.get("color_strategies", [])]
+        said = config.get("ici_strategy_config", {}) if isinstance(config, dict) else {}
+        colors = [each.get("phase_rings", []) for each in said.get("color_strategies", [])]
         if colors:
             kind = str(colors[0][0].get("ring_type", "")) if colors[0] else ""
             one_way = "UniDirection" if "UNIDIR" in kind else ""
             phases = ["".join(_ring_dims(color)) for color in colors]
+            rings = tuple(int(ring.get("core_count", 0)) for ring in colors[0])
             return Strategy(
                 emitter="SparseCoreOffload",
                 name=f"{one_way}SparseCoreRing",
                 colors=len(colors),
-                rings=tuple(int(ring.get("core_count", 0)) for ring in colors[0]),
+                rings=rings if all(rings) else (),  # some say no number but 0
                 torus=tuple(phases) if all(phases) else (),
             )
     return Strategy(emitter="SparseCoreOffload")
