@@ -171,3 +171,25 @@ def test_what_divides_evenly(sequences: int, chips: int, evenly: bool) -> None:
 )
 def test_factorization(number: int, factors: str) -> None:
     assert factorization(number) == factors
+
+
+def test_what_replicas_hold_alike_could_be_split() -> None:
+    """64 replicas do not fit, and their sharding would: no word that none can hold the state."""
+    restrictions = Restrictions(fixed={"data": 64})
+    plan = plan_of("llama-3-70b", "h100:64", "256seq", restrictions=restrictions)
+    assert not plan.fits
+    assert not any("no sharding" in line for line in plan.warnings)
+    (line,) = (
+        line for line in plan_of("llama-3-70b", "v5p:2x2x1", "4M").warnings if "no sharding" in line
+    )
+    assert "over these 4 chips can hold them" in line
+
+
+def test_no_slice_is_to_be_booked_that_cannot_be() -> None:
+    """With what is held the plan fills 8,192 chips, and 6,144 are the most that are scheduled."""
+    held = Restrictions(fixed={"fsdp": 1024, "sequence": 2, "tensor": 4})
+    plan = plan_of("llama-3-70b", "v5p:16x20x28", "4M", restrictions=held)
+    assert plan.bookable is None
+    (line,) = (line for line in plan.warnings if "would idle" in line)
+    assert "book" not in line.partition(". The batch")[0]
+    assert "v5p:16x16x32, which this plan fills, cannot be scheduled as one slice" in line

@@ -127,14 +127,14 @@ def refused(
             GPUS,
             {"stage": 4, "microbatches": 1},
             "4 stages need 4 microbatches or more, not 1",
-            "legal stages: 1, or legal microbatches: 4, 8, 16, 32, 64, 128, 256",
+            "legal stages: 1, or nearest legal microbatches: 4, 8, 16, 32, 64, 128, 256",
         ),
         (
             "llama-3-8b",
             GPUS,
             {"microbatches": 1024, "data": 2},
             "1,024 sequences over 2 ways do not make 1024 microbatches",
-            "legal data ways: 1, or legal microbatches: 8, 16, 32, 64, 128, 256, 512",
+            "legal data ways: 1, or nearest legal microbatches: 8, 16, 32, 64, 128, 256, 512",
         ),
         (
             "llama-3-8b",

@@ -5,7 +5,7 @@ from math import gcd
 
 from muster.hardware import Cluster
 from muster.models.architecture import Architecture
-from muster.planner.booking import divides_evenly, filled_cluster
+from muster.planner.booking import divides_evenly, filled_cluster, schedulable
 from muster.planner.choice import ROOMY, Choice, Minimize, Restrictions
 from muster.planner.constraints import divisors, kv_copies, shard_obstacle
 from muster.planner.host import ASSUMED_BYTES, host_share
@@ -105,8 +105,10 @@ def does_not_fit(cluster: Cluster, choice: Choice, nearest: Sequence[Change]) ->
         f"does not fit: {format_bytes(memory.total)} a chip of {format_bytes(memory.usable)} "
         f"usable ({choice.layout}, remat {choice.remat})"
     )
-    state = memory.params + memory.gradients + memory.optimizer
-    if state > memory.usable and choice.layout.chips_used == cluster.chips:
+    state, layout = memory.params + memory.gradients + memory.optimizer, choice.layout
+    # What replicas hold alike could be split among them.
+    least = state / (layout.data * layout.slice)
+    if least > memory.usable and layout.chips_used == cluster.chips:
         these = "this chip" if cluster.chips == 1 else f"these {chips_text(cluster.chips)}"
         head += (
             f"; parameters, gradients and optimizer alone are {format_bytes(state)} a chip: no "
@@ -136,6 +138,8 @@ def idle_chips(
         )
     if bookable:
         line += f"; {_cannot_be_scheduled(choice)}: {_booked(bookable)}"
+    elif not schedulable(choice.cluster):
+        line += f"; {_cannot_be_scheduled(choice)}, and slices that can do not take what is held"
     else:
         line += (
             f"; book {choice.cluster.name} ({chips_text(choice.layout.chips_used)}) for this plan"

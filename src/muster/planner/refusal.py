@@ -14,6 +14,7 @@ from muster.hardware import Cluster, Switched
 from muster.models.architecture import Architecture, Experts
 from muster.planner.choice import AXES, Restrictions
 from muster.planner.constraints import (
+    MOST_NAMED,
     SHORTEST_PIECE,
     legal_expert_ways,
     legal_sequence_ways,
@@ -97,7 +98,8 @@ class _Asked:
             if axis == MAX_CHIPS:
                 lines.append(f"{MAX_CHIPS} of {legal[0]:,} or more")
             else:
-                lines.append(f"legal {NAMES[axis]}: {nearest_of(legal, self.held[axis])}")
+                which = "nearest legal" if len(legal) > MOST_NAMED else "legal"
+                lines.append(f"{which} {NAMES[axis]}: {nearest_of(legal, self.held[axis])}")
         rest = "with the rest held, " if len(self.held) > 1 else ""
         return rest + ", or ".join(lines)
 

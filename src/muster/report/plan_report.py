@@ -244,7 +244,7 @@ def _memory(plan: Plan, screen: Console) -> None:
             f"{remat_text(plan.choice.remat, plan.cluster.chip)}",
         ),
         "recomputed": (memory.workspace, "what one layer's backward pass makes again"),
-        "logits": (memory.logits, "of one microbatch, with the head's gradient"),
+        "logits": (memory.logits, _logits(plan)),
         "gathered": (memory.gathered, "weights of the layers in use and on their way"),
         "reserve": (memory.reserve, "runtime, communication buffers, fragmentation"),
         "total": (memory.total, f"{memory.total / memory.usable:.0%} of usable"),
@@ -261,6 +261,13 @@ def _memory(plan: Plan, screen: Console) -> None:
         table.add_cells("host", format_bytes(memory.host), "a chip: what waits in its host's RAM")
     screen.print(table)
     screen.print()
+
+
+def _logits(plan: Plan) -> str:
+    """What the logits' memory is; of what may lie where recomputed arrays do, the rest alone."""
+    reused = plan.memory.workspace and default_software(plan.cluster.chip).reuses_buffers
+    rest = "; what of them does not lie where the recomputed do" if reused else ""
+    return f"of one microbatch, with the head's gradient{rest}"
 
 
 def _which_chip(plan: Plan) -> str:
