@@ -17,6 +17,7 @@ from muster.planner.given import read_given
 from muster.planner.plan import SCHEMA
 from muster.planner.step_choices import DEFAULT_STEP, StepChoices, step_choices
 from muster.roofline.fabric import physical_axes
+from muster.roofline.loss_chunks import tokens_at_once
 from muster.roofline.memory import DTYPE_BYTES
 from muster.roofline.remat import Remat, parse_remat
 from muster.roofline.workload import Workload
@@ -82,6 +83,30 @@ class PlannedRun:
             return self.step.gathers_at_once
         compiler = self.cluster.chip.compiler
         return compiler.gathers_at_once if compiler else False
+
+    @property
+    def device_tokens(self) -> int:
+        """Tokens of one device in one microbatch; those of a head that tensor ways share."""
+        layout, workload = self.layout, self.workload
+        chips = layout.batch_ways * layout.microbatches * layout.sequence
+        tokens = workload.batch_sequences * workload.sequence_length
+        return -(-tokens // (chips * self.cluster.chip.devices_per_chip))
+
+    @property
+    def loss_chunk_tokens(self) -> int:
+        """Most tokens of one device whose logits exist at once.
+
+        The plan's own choice, else what suits the chip's memory.
+        """
+        if self.step.loss_chunk_tokens is not None:
+            return self.step.loss_chunk_tokens
+        a, chip = self.architecture, self.cluster.chip
+        return tokens_at_once(
+            self.device_tokens,
+            d_model=a.d_model,
+            words=-(-a.vocab_size // self.layout.tensor),
+            memory=chip.hbm_bytes / chip.devices_per_chip,
+        )
 
 
 def read_plan(path: Path) -> PlannedRun:

@@ -285,16 +285,17 @@ class _Search:
         for layout in splits:
             if short and layout.fsdp > 1:
                 continue  # fewer shards need more memory still, but one has nothing to gather
-            short = True
+            short, roomy = True, False
             for remat in self.policies:
-                if not short and remat is not Remat.OFFLOAD:
+                if roomy and remat is not Remat.OFFLOAD:
                     continue
                 memory = self._fitting(model, layout, remat)
                 if memory:
                     short = False
                     choice = self._predict(model, layout, remat, memory)
                     self._keep(choice)
-                    if remat not in RUNS_MATMULS_AGAIN and choice.roomy:
+                    roomy = choice.roomy
+                    if remat not in RUNS_MATMULS_AGAIN and roomy:
                         break
 
     def _keep(self, choice: Choice) -> None:

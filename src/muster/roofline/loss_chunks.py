@@ -2,38 +2,49 @@
 
 The softmax holds float32 logits [tokens, words] and writes their derivative in half precision. In
 chunks, logits are few, but the head's gradient [D, words] is then added up in float32, read and
-written with each chunk. So chips whose tokens are no more than D take them all at once: their
-logits are no larger than that sum. LLaMA-3 8B on v5p, 4096 tokens a chip, compiled: rounding the
-sum of four chunks alone takes 4.6 of 498 ms of cycles.
+written with each chunk, and rounded at the end. LLaMA-3 8B on v5p, 4096 tokens a chip, compiled:
+rounding the sum of four chunks alone takes 4.6 of 498 ms of cycles. So all tokens are taken at once
+
+    where that needs no more memory:     (4 + 2) T + 2 D <= (4 + 2) D,  T <= 2 D / 3
+    where logits are little of the chip: 4 T words <= memory / 32
+
+and else as many as the second line allows, or half a GiB: LLaMA-3 8B on v5p, compiled, takes 176,
+143 and 136 million cycles for 8192 tokens in chunks of 512, 1024 and 2048; three bare matmuls are
+98.
+
+T: tokens of one device. Words are those of one device, as tensor parallelism splits them.
 """
 
-# Of float32 logits, where there are chunks: a quarter of the float32 gradient of a head of 4096
-# rows. LLaMA-3 8B on v5p, compiled: 176, 143 and 136 million cycles for 8192 tokens in chunks of
-# 512, 1024 and 2048; three bare matmuls are 98.
-CHUNK_BYTES = 512 * 2**20
+LEAST_BYTES = 512 * 2**20  # of float32 logits, where there are chunks
+LITTLE = 1 / 32  # of a device's memory
 WIDE, HALF = 4, 2  # bytes
 
 
-def tokens_at_once(tokens: int, *, d_model: int, words: int) -> int:
-    """Most tokens of a chip whose logits over its own words exist at once.
+def tokens_at_once(tokens: int, *, d_model: int, words: int, memory: float) -> int:
+    """Most tokens of a device whose logits over its own words exist at once.
 
-    >>> tokens_at_once(4096, d_model=4096, words=128256)
+    Args:
+        tokens: of the device.
+        d_model: D.
+        words: of the device.
+        memory: bytes of the device.
+
+    >>> tokens_at_once(4096, d_model=4096, words=128256, memory=1.028e11)  # v5p
     4096
-    >>> tokens_at_once(8192, d_model=4096, words=128256)
-    1046
+    >>> tokens_at_once(8192, d_model=8192, words=64128, memory=1.69e10)  # v5e
+    2092
     """
-    if tokens <= d_model:
+    if WIDE * tokens + HALF * tokens + HALF * d_model <= (WIDE + HALF) * d_model:
         return tokens
-    return min(tokens, max(1, CHUNK_BYTES // (WIDE * words)))
+    return min(tokens, max(1, int(max(LEAST_BYTES, LITTLE * memory) / (WIDE * words))))
 
 
-def loss_bytes(tokens: float, *, d_model: int, words: float) -> float:
-    """Bytes of one chip at the worst moment of its loss and the loss's gradients.
+def loss_bytes(tokens: float, at_once: float, *, d_model: int, words: float) -> float:
+    """Bytes of one device at the worst moment of its loss and the loss's gradients.
 
-    Logits with their derivative, and beside them the sum over chunks; of a single chunk, either
-    logits with their derivative, or that with the head's gradient, in half precision.
+    Of tokens taken all at once, either logits with their derivative, or that with the head's
+    gradient, in half precision; of chunks, logits with their derivative beside the sum.
     """
-    if tokens <= d_model:
-        return HALF * words * max((WIDE // HALF + 1) * tokens, tokens + d_model)
-    logits = min(tokens * words, CHUNK_BYTES / WIDE)
-    return logits * (WIDE + HALF) + WIDE * d_model * words
+    if tokens <= at_once:
+        return words * max((WIDE + HALF) * tokens, HALF * (tokens + d_model))
+    return words * ((WIDE + HALF) * at_once + WIDE * d_model)

@@ -23,11 +23,12 @@ layers (`roofline.pipeline`), the first stage has a layer less.
 Legend: p stages, v pieces a stage, m microbatches, V vocabulary, N heads, T sequence length.
 """
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from muster.models.architecture import Attention, LatentAttention, Layer
-from muster.roofline.loss_chunks import loss_bytes
+from muster.roofline.loss_chunks import loss_bytes, tokens_at_once
 from muster.roofline.memory import MOMENTS, dtype_bytes
 from muster.roofline.pipeline import dealt_layers
 from muster.roofline.remat import MIXING, SavedTensor, saved_tensors
@@ -155,11 +156,16 @@ def stage_memory(model: StepModel, layout: Layout, remat: RematPolicy, stage: in
 
 def _logits(model: StepModel, tokens: float, tensor: int) -> float:
     """Bytes of one microbatch's logits with their loss and derivative."""
-    a, soft = model.architecture, model.software
+    a, soft, chip = model.architecture, model.software, model.cluster.chip
     words = a.vocab_size / tensor
-    if soft.own_loss:
-        return loss_bytes(tokens, d_model=a.d_model, words=words)
-    return tokens * words * soft.logit_bytes
+    if not soft.own_loss:
+        return tokens * words * soft.logit_bytes
+    devices = chip.devices_per_chip
+    each, memory = tokens / devices, chip.hbm_bytes / devices
+    at_once = tokens_at_once(
+        math.ceil(each), d_model=a.d_model, words=math.ceil(words), memory=memory
+    )
+    return devices * loss_bytes(each, at_once, d_model=a.d_model, words=words)
 
 
 def _sums_apart(model: StepModel, microbatches: int) -> int:

@@ -332,7 +332,9 @@ class StepModel:
         sequences, _, tensor = key
         tokens = sequences * self.workload.sequence_length
         for (shape, copies), costs in zip(self.shapes, self._layer_costs(key), strict=True):
-            again, moved_again = rerun_seconds(costs, remat)
+            again, moved_again = rerun_seconds(
+                costs, remat, in_matmuls=not self.software.keeps_products
+            )
             forward += copies * costs.forward
             backward += copies * costs.backward
             rerun += copies * remat.layers_share * again

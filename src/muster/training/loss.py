@@ -23,7 +23,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from muster.roofline.loss_chunks import tokens_at_once
+from muster.roofline.loss_chunks import LEAST_BYTES
 from muster.training.exchange import sum_over_tokens
 from muster.training.partition import Partition
 from muster.training.parts import ranges
@@ -89,8 +89,8 @@ def cross_entropy(
         place: the mesh.
         vocab_size: words that can be predicted, at most those of all chips.
         z_loss: what the squared log-normalizer is multiplied by.
-        chunk_tokens: at most so many tokens of a chip at once; by default `tokens_at_once`, or such
-            that their logits take `CPU_CHUNK_BYTES`.
+        chunk_tokens: at most so many tokens of a chip at once; by default such that their logits
+            take `LEAST_BYTES`, or `CPU_CHUNK_BYTES`.
         gather: gives x of all tokens that the chips of `tensor` share, [B, T, D], and the head
             whole in D, V split over `tensor`. Gradients go back through it while the loss is
             computed, so that no whole gradient of the head waits for the backward pass.
@@ -242,11 +242,8 @@ def _chunks(
 ) -> _Chunk:
     """A chip's tokens in chunks of equal size, stacked; the last padded with weightless ones."""
     tokens, d_model = x_MD.shape
-    if how.on_cpu:
-        usual = max(1, CPU_CHUNK_BYTES // (4 * words))
-    else:
-        usual = tokens_at_once(tokens, d_model=d_model, words=words)
-    most = how.chunk_tokens or usual
+    chunk_bytes = CPU_CHUNK_BYTES if how.on_cpu else LEAST_BYTES
+    most = how.chunk_tokens or max(1, chunk_bytes // (4 * words))
     number = -(-tokens // most)
     size = -(-tokens // number)
     padding = number * size - tokens

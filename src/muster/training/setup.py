@@ -72,6 +72,9 @@ def make_model(
     )
     if obstacle:
         raise BadInput(f"this plan cannot be trained here: {obstacle}")
+    choices = replace(planned.step, gathers_at_once=planned.gathers_at_once)
+    if (devices or jax.devices())[0].platform != "cpu":  # there the loss knows better
+        choices = replace(choices, loss_chunk_tokens=planned.loss_chunk_tokens)
     return model_on(
         planned.architecture,
         layout,
@@ -80,7 +83,7 @@ def make_model(
         remat=planned.remat,
         dispatch=dispatch,
         devices=devices,
-        choices=replace(planned.step, gathers_at_once=planned.gathers_at_once),
+        choices=choices,
         torus=planned.torus,
     )
 

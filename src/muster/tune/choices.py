@@ -11,7 +11,6 @@ from typing import cast
 from muster.hardware import Torus as TorusNetwork
 from muster.planner.plan_file import PlannedRun
 from muster.planner.step_choices import STEP, AttentionBlocks, StepChoices
-from muster.roofline.loss_chunks import tokens_at_once
 from muster.sharding.placing import Torus, placements
 
 UNROLLED = (2, 4)
@@ -125,9 +124,9 @@ def knobs(planned: PlannedRun) -> Iterator[Knob]:
     for number in UNROLLED:
         if number <= layers and number != planned.step.layers_unrolled:
             yield Knob(name="layers_unrolled", step=StepChoices(layers_unrolled=number))
-    tokens = _tokens_of_a_chip(planned)
+    tokens = planned.device_tokens
     for chunk in (*(each for each in CHUNKS if each < tokens), tokens):
-        if chunk != _loss_chunk(planned):
+        if chunk != min(tokens, planned.loss_chunk_tokens):
             yield Knob(name="loss_chunk_tokens", step=StepChoices(loss_chunk_tokens=chunk))
 
 
@@ -155,18 +154,3 @@ def _blocks(planned: PlannedRun) -> Iterator[AttentionBlocks]:
             if blocks != planned.step.attention_blocks:
                 yield blocks
     yield replace(planned.step.attention_blocks, fused_backward=True)
-
-
-def _loss_chunk(planned: PlannedRun) -> int:
-    """Tokens that the loss takes at once."""
-    a, tokens = planned.architecture, _tokens_of_a_chip(planned)
-    usual = tokens_at_once(
-        tokens, d_model=a.d_model, words=-(-a.vocab_size // planned.layout.tensor)
-    )
-    return min(tokens, planned.step.loss_chunk_tokens or usual)
-
-
-def _tokens_of_a_chip(planned: PlannedRun) -> int:
-    layout, workload = planned.layout, planned.workload
-    rows = workload.batch_sequences // (layout.batch_ways * layout.microbatches)
-    return rows * workload.sequence_length // layout.sequence
