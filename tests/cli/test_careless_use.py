@@ -80,6 +80,12 @@ def test_an_answer_that_cannot_be_written_is_one_line() -> None:
     assert "standard output is closed" in closed.stderr
 
 
+@pytest.mark.parametrize("where", ["2>&-", "2>/dev/full"])
+def test_an_error_that_cannot_be_said_has_its_status(where: str) -> None:
+    """1 is an answer, "does not pass": no script may take a bad input for it."""
+    assert shell(f"muster params nosuch {where}").returncode == 2
+
+
 @pytest.mark.parametrize("columns", ["abc", "", "0", "-5", "1", "40", "100000", "٣"])
 def test_any_width_gives_a_readable_report(columns: str) -> None:
     done = shell(f"muster {' '.join(PLAN)}", COLUMNS=columns)

@@ -72,6 +72,14 @@ def test_a_compiler_that_dies_of_a_layout_is_asked_for_the_next(desk: VerifyingD
     assert desk.runs == 2
 
 
+def test_a_compiler_that_was_stopped_has_given_no_answer(desk: VerifyingDesk) -> None:
+    desk.answer("kill -KILL $$")
+    done = desk.verify()
+    assert done.status == 1
+    assert "no answer: the compiler process ended with SIGKILL: killed from outside" in done.out
+    assert "does not compile" not in done.out
+
+
 def test_out_writes_the_plan_that_passes(desk: VerifyingDesk) -> None:
     desk.answer(f'[ "$(wc -l < {desk.folder}/runs)" -gt 1 ] || kill -FPE $$\n' + desk.compiled())
     out = desk.folder / "passes.json"

@@ -73,6 +73,10 @@ def test_other_documents_are_no_plans(value: object) -> None:
         ({"layout__tensor": True}, "tensor is True; it must be a whole number"),
         ({"layout__shards_optimizer": 1}, "shards_optimizer is 1; it must be true or false"),
         ({"layout__fsdp": 1024}, "the layout takes 1,024 chips of 8"),
+        (
+            {"layout__fsdp": 4, "layout__slice": 2},
+            "layout: slice is 2, and v5p:2x2x2 has 1",
+        ),
         ({"workload__batch_sequences": 63}, "63 sequences do not split over 8 batch ways"),
         ({"estimate__mfu": "high"}, "mfu is 'high'; it must be a number"),
         ({"cluster": ...}, "cluster is missing; it must be an object"),

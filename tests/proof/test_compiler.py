@@ -225,6 +225,18 @@ def test_a_folder_that_cannot_be_written_is_said_and_done_without(
     assert runs.read_text() == "ran\n" * 2
 
 
+def test_a_disk_that_is_nearly_full_is_said_and_done_without(
+    plan: PlannedRun, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Before the compiler runs for minutes and finds no room for what it made."""
+    child(monkeypatch, tmp_path, result_of(tmp_path, COMPILED))
+    monkeypatch.setattr(compiler, "ROOM_BYTES", 2**70)
+    found = compile_plan(plan, folder=tmp_path / "kept")
+    assert found.status == "compiled"
+    assert "not kept for the next time" in found.note
+    assert "No space left on device" in found.note
+
+
 @pytest.mark.parametrize("damage", ["result.json", "program.hlo.txt"])
 def test_a_damaged_entry_is_made_again(
     plan: PlannedRun, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, damage: str
@@ -328,6 +340,9 @@ def test_whose_fault_it_was(
         {"memory": None},
         {"coordinates": [["a"]]},
         {"coordinates": 3},
+        {"mesh": {"data": 0}, "coordinates": [[0, 0, 0, 0, 0]]},
+        {"mesh": {"data": 2}, "coordinates": [[0], [1]]},
+        {"mesh": {"data": 4}},
         {"options": {"xla": 1}},
     ],
     ids=str,

@@ -4,6 +4,7 @@ Every failure that a user can cause is one line on standard error; the exit stat
 0 done, 1 the answer is no, 2 bad input, 130 interrupted.
 """
 
+import contextlib
 import os
 import sys
 from importlib import import_module
@@ -118,5 +119,6 @@ def _discard_output() -> None:
 
 def _fail(message: str, status: int) -> int:
     one_line = " ".join(message.split())
-    click.echo(f"muster: {one_line}", err=True)
+    with contextlib.suppress(OSError, ValueError):  # standard error may be closed or full
+        click.echo(f"muster: {one_line}", err=True)
     return status

@@ -236,6 +236,11 @@ def _check(run: PlannedRun, where: str) -> None:
         raise BadInput(
             f"{where}: the layout takes {layout.chips_used:,} chips of {run.cluster.chips:,}"
         )
+    if run.cluster.slices % layout.slice:
+        raise BadInput(
+            f"{where}: layout: slice is {layout.slice:,}, and {run.cluster.name} has "
+            f"{run.cluster.slices:,}"
+        )
     if workload.batch_sequences % (layout.batch_ways * layout.microbatches):
         raise BadInput(
             f"{where}: {workload.batch_sequences:,} sequences do not split over "

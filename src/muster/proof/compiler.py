@@ -7,9 +7,11 @@ version and options; the second time it costs nothing.
 
 import atexit
 import contextlib
+import errno
 import hashlib
 import json
 import math
+import os
 import re
 import shutil
 import tempfile
@@ -30,6 +32,9 @@ PACKAGES = ("jax", "jaxlib", "libtpu")
 PARTS_COMPILED = ("muster", "model", "cluster", "workload", "layout", "step")
 # Nor does the code that predicts it: what a plan chose is in the plan.
 CODE_APART = ("cli", "report", "validation", "proof", "launch", "planner", "roofline", "tune")
+
+# A program is written twice before it stands in its place: the largest seen has 13 MB.
+ROOM_BYTES = 128 * 2**20
 
 STATUSES = ("compiled", "too_large", "refused", "died", "bad_input")
 type Status = Literal["compiled", "too_large", "refused", "died", "bad_input"]
@@ -270,6 +275,8 @@ def _usable(folder: Path) -> tuple[Path, str]:
     """A folder to keep results in, and what to say where it is not the one that was meant."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        if shutil.disk_usage(folder).free < ROOM_BYTES:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         with tempfile.TemporaryDirectory(dir=folder, prefix=kept.UNFINISHED):
             return folder, ""
     except OSError as error:
@@ -356,9 +363,19 @@ def _is_sound(result: Mapping[str, Any]) -> bool:
         and (result["status"] != "compiled" or _holds(result["memory"], _is_whole))
         and isinstance(places, list)
         and all(isinstance(place, list) and all(map(_is_whole, place)) for place in places)
+        and (result["status"] != "compiled" or _is_a_mesh(result.get("mesh", {}), places))
     )
 
 
+def _is_a_mesh(ways: Mapping[str, int], places: list[list[int]]) -> bool:
+    """Whether there is a place for every device of the mesh; some are kept without either."""
+    if not ways and not places:
+        return True
+    alike = all(len(place) == COORDINATES for place in places)
+    return alike and min(ways.values(), default=0) > 0 and math.prod(ways.values()) == len(places)
+
+
+COORDINATES = 5  # x, y, z, core, slice
 _TEXTS = ("message", "detail", "space", "ended_by", "note")
 _NUMBERS = ("needed", "usable", "trace_seconds", "compile_seconds", "peak_rss_bytes")
 

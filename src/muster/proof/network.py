@@ -71,7 +71,7 @@ class Interconnect:
         group = self._group(collective.groups)
         if collective.kind in {"all-to-all", "ragged-all-to-all"}:
             return V * group.longest(n) / (8 * self.link) * group.shared + self.hop_seconds
-        steps = sum(ring - 1 for ring in collective.strategy.rings) or n - 1
+        steps = _steps(collective.strategy.rings, n)
         seconds = V * share / self._rate(collective, group) + self.hop_seconds * steps / 2
         return seconds * _passes(collective.kind)
 
@@ -208,6 +208,18 @@ def interconnect(cluster: Cluster, coordinates: Sequence[Place] = ()) -> Interco
         devices_per_chip=chip.devices_per_chip,
         places=tuple(tuple(place) for place in coordinates),
     )
+
+
+def _steps(rings: Sequence[int], n: int) -> float:
+    """Hops of a collective's phases, each round a ring; where sizes were not told, equal ones.
+
+    >>> _steps((4, 4, 4), 64), _steps((0, 0, 0), 64), _steps((), 64)
+    (9, 9.0, 63.0)
+    """
+    if rings and all(rings):
+        return sum(ring - 1 for ring in rings)
+    phases = len(rings) or 1
+    return float(phases * (round(n ** (1 / phases), 9) - 1))
 
 
 def _passes(kind: str) -> int:

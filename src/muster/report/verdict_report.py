@@ -119,6 +119,8 @@ def _headline(verdict: Verdict) -> Text:
             f"{format_bytes(done.usable)} of {done.space}{beside}",
             style=BAD,
         )
+    if done.status == "died" and not done.compilers_fault:  # stopped, or this machine's fault
+        return Text(f"no answer: {done.message}", style=BAD)
     return Text(f"does not compile: {done.message}", style=BAD)
 
 

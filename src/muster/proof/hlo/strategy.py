@@ -30,7 +30,7 @@ class Strategy:
         emitter: the compiler's routine, such as "RotatedPincerEmitter"; "" where it names none.
         name: of the strategy, such as "UniDirectionNDRingStrategy"; "" where it names none.
         colors: parts that go round at once.
-        rings: sizes of the rings of the first color, one a phase.
+        rings: sizes of the rings of the first color, one a phase; 0 where it was not told.
         torus: physical axes that the colors take in their phases: ("xyz", "yzx", "zxy").
     """
 
@@ -62,7 +62,7 @@ class Strategy:
         if not self.emitter and not self.name:
             return "not said"
         name = (self.name or self.emitter).removesuffix("Strategy").removeprefix("Strategy")
-        rings = "x".join(map(str, self.rings))
+        rings = "x".join(map(str, self.rings)) if all(self.rings) else ""
         parts = [
             name,
             f"{self.colors} colors" if self.colors > 1 else "1 color" if self.colors else "",
@@ -99,7 +99,7 @@ def _read_offload(offload: Mapping[str, Any]) -> Strategy:
                 emitter="SparseCoreOffload",
                 name=f"{one_way}SparseCoreRing",
                 colors=len(colors),
-                rings=rings if all(rings) else (),  # some say no number but 0
+                rings=rings,
                 torus=tuple(phases) if all(phases) else (),
             )
     return Strategy(emitter="SparseCoreOffload")
