@@ -222,7 +222,7 @@ def test_what_is_named_legal_is_not_refused_next(
         tries.append(({**fixed, **changed}, chips))
     if enough := _MAX_CHIPS.search(line):
         tries.append((fixed, int(enough[1].replace(",", ""))))
-    assert tries, line
+    assert tries or not (fixed or most), line  # where nothing is held there is nothing to change
     for ways, chips in tries:
         make_plan(
             architecture,

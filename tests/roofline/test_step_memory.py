@@ -140,7 +140,9 @@ def test_more_hbm_never_hurts() -> None:
         step_memory(StepModel(LLAMA, each, MIXED), Layout(fsdp=4), NONE)
         for each in (cluster, roomy)
     )
-    assert small.total == large.total
+    # The loss takes more tokens at once, for less than a tenth of what there is more.
+    assert small.total <= large.total
+    assert large.total - small.total < 0.1 * (large.usable - small.usable)
     assert large.fits >= small.fits
 
 
@@ -290,7 +292,8 @@ def test_a_loss_in_chunks_keeps_a_chunk_and_the_heads_gradient() -> None:
         for each in (XLA, MUSTER)
     )
     assert whole == 2 * 16 * 8192 * 128_256
-    assert chunks == 6 * 2**27 + 4 * LLAMA.d_model * LLAMA.vocab_size
+    at_once = int(cluster.chip.hbm_bytes / 32 / (4 * LLAMA.vocab_size))
+    assert chunks == (6 * at_once + 4 * LLAMA.d_model) * LLAMA.vocab_size
 
 
 def test_embedding_and_head_count_as_layers_where_the_software_says_so() -> None:

@@ -50,7 +50,8 @@ def refusal(
         fixed.append(f"{MAX_CHIPS} {restrictions.max_chips}")
     held = f" with {' '.join(fixed)}" if fixed else ""
     reasons = list(dict.fromkeys(asked.reasons()))[:MOST_REASONS]
-    why = "; ".join(reasons) or "no layout has these ways at once"
+    usual = "no layout has these ways at once" if held else "its batch and heads split over none"
+    why = "; ".join(reasons) or usual
     nearest = asked.nearest()
     line = f"no legal layout of {architecture.name} on {cluster.name}{held}: {why}"
     return f"{line}; {nearest}" if nearest else line
