@@ -199,6 +199,7 @@ TRIES: tuple[Try, ...] = (
     Try(setup="70b-v6e-256", ici="fsdp 256", remat="save_qkv_proj", flags=MUSTERS),
     Try(setup="70b-v7x-64", ici="fsdp 64 x tensor 2", remat="minimal_with_context", flags="v7x"),
     Try(setup="70b-v7x-64", ici="fsdp 64 x tensor 2", remat="minimal_with_context"),
+    Try(setup="70b-v7x-64", ici="fsdp 64 x tensor 2", remat="minimal_with_context", flags=MUSTERS),
     Try(setup="405b-v5p-512", ici="fsdp 512", remat="save_dot_with_context_except_mlp"),
     Try(
         setup="405b-v5p-512", ici="fsdp 512", remat="save_dot_with_context_except_mlp", flags="v5p"

@@ -46,6 +46,69 @@ def test_the_file_is_named(tmp_path: Path, content: bytes, says: str) -> None:
     assert says in refused(path)
 
 
+def program(op: str, head: str = "x") -> str:
+    return (
+        f"HloModule {head}, is_scheduled=true\n\nENTRY %m (a: f32[8]) -> f32[8] {{\n"
+        f"  %a = f32[4096]{{0}} parameter(0)\n  ROOT %r = f32[4096]{{0}} {op}\n}}\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("op", "said"),
+    [
+        ('custom-call(%a), custom_call_target="__cublas$gemm"', "custom call __cublas$gemm"),
+        ('custom-call(%a), custom_call_target="__cudnn$norm"', "custom call __cudnn$norm"),
+        ('custom-call(%a), custom_call_target="__gpu$x"', "custom call __gpu$x"),
+        (
+            'fusion(%a), backend_config={"fusion_backend_config":{}}',
+            "fusion_backend_config of its operations",
+        ),
+        (
+            'fusion(%a), backend_config={"triton_gemm_config":{}}',
+            "triton_gemm_config of its operations",
+        ),
+        (
+            'copy(%a), backend_config="{\\"operation_queue_id\\":\\"0\\"}"',
+            "operation_queue_id of its operations",
+        ),
+    ],
+)
+def test_a_program_for_gpus(tmp_path: Path, op: str, said: str) -> None:
+    path = tmp_path / "gpu.hlo.txt"
+    path.write_text(program(op))
+    answer = refused(path)
+    assert answer == (
+        f"{path} is a program for GPUs ({said}); inspect reads scheduled TPU programs"
+    )
+
+
+@pytest.mark.parametrize(
+    "op",
+    [
+        "dot()",
+        "convolution(%a, %a), dim_labels=b_i->o",
+        "slice-start(%a)",
+        'copy(%a), backend_config={"window_config":{"estimated_cycles":"many"}}',
+        'copy(%a), backend_config={"window_config":["estimated_cycles"]}',
+    ],
+)
+def test_an_operation_that_no_compiler_writes(tmp_path: Path, op: str) -> None:
+    path = tmp_path / "odd.hlo.txt"
+    path.write_text(program(op))
+    assert "an operation is not as the TPU compiler writes it" in refused(path)
+
+
+def test_a_programs_text_cannot_command_the_terminal(tmp_path: Path) -> None:
+    path = tmp_path / "bells.hlo.txt"
+    name = 'metadata={op_name="jit(f)/\x1b[2J[red]bad[/red]\x07/mul"}'
+    path.write_text(program(f"copy(%a), {name}", head="\x1b[31ma\x1b]0;hi\x07"))
+    done = CliRunner().invoke(command.inspect, [str(path), "--on", "v5p:2x2x1"])
+    assert done.exit_code == 0
+    assert not {"\x1b", "\x07"} & set(done.stdout)
+    assert "\\x1b[2J[red]bad[/red]\\x07" in done.stdout
+    assert "\\x1b[31ma" in done.stdout
+
+
 def test_what_is_no_file(tmp_path: Path) -> None:
     assert "is a folder" in refused(tmp_path)
     assert refused(tmp_path / "nowhere").startswith("no file")

@@ -125,6 +125,50 @@ replica_groups={{{{0,1,2,3}}}}, dimensions={{1}}
 """
 
 
+def grouped(kind: str, groups: str) -> Timeline:
+    """A step of one collective; of four devices."""
+    text = f"""HloModule g, is_scheduled=true, num_partitions=4
+ENTRY %main (x: f32[4096]) -> f32[4096] {{
+  %x = f32[4096]{{0}} parameter(0)
+  ROOT %g = f32[4096]{{0}} {kind}(%x), {groups}
+}}
+"""
+    return time_program(parse(text), V5P)
+
+
+@pytest.mark.parametrize(
+    ("kind", "groups"),
+    [
+        ("all-reduce", "replica_groups=[4,1]<=[4]"),
+        ("all-reduce", "replica_groups=mesh['a'=1,'b'=4] {'a'}"),
+        ("collective-permute", "source_target_pairs={}"),
+        ("collective-permute", "source_target_pairs={{0,0},{1,1}}"),
+    ],
+)
+def test_devices_by_themselves_exchange_nothing(kind: str, groups: str) -> None:
+    step = grouped(kind, groups)
+    assert step.seconds == 0
+    assert step.notes == ()
+
+
+@pytest.mark.parametrize(
+    ("kind", "groups"),
+    [
+        ("all-reduce", "replica_groups=garbage"),
+        ("all-reduce", "replica_groups=[1,4]<=[5]"),
+        ("all-reduce", "replica_groups={{0,1,2,3},{4,5,6,7}}"),
+        ("all-reduce", "replica_groups=[1,1000000000]<=[1000000000]"),
+        ("collective-permute", "source_target_pairs={{0,1,2}}"),
+    ],
+)
+def test_groups_that_cannot_be_are_of_all_devices_and_named(kind: str, groups: str) -> None:
+    step = grouped(kind, groups)
+    assert step.seconds > 0
+    (note,) = step.notes
+    assert note.startswith("not understood: the groups ")
+    assert groups.partition("=")[2] in note
+
+
 def test_a_gather_is_waited_for_only_beyond_what_runs_beside_it() -> None:
     step = time_program(parse(HAND), V5P, mesh={"fsdp": 4})
     gather = step.communication

@@ -33,6 +33,7 @@ GZIP = b"\x1f\x8b"
 @JSON
 def inspect(program: Path, hardware: str, trace: Path | None, as_json: bool) -> None:
     """Read a scheduled HLO text: cycles by operation, collectives, timeline, findings."""
+    from muster.proof.hlo.kinds import gpu_part
     from muster.proof.reading import read_program
     from muster.proof.trace import trace_bytes
 
@@ -40,6 +41,11 @@ def inspect(program: Path, hardware: str, trace: Path | None, as_json: bool) -> 
     cluster = parse_cluster(hardware)
     try:
         parsed = _program(program)
+        if said := gpu_part(parsed):
+            raise BadInput(
+                f"{printable(program)} is a program for GPUs ({printable(said)}); inspect reads "
+                "scheduled TPU programs"
+            )
         there = cluster.chips * cluster.chip.devices_per_chip
         if parsed.devices not in {1, there}:
             raise BadInput(
@@ -48,7 +54,14 @@ def inspect(program: Path, hardware: str, trace: Path | None, as_json: bool) -> 
             )
         reading = read_program(parsed, cluster)
     except RecursionError:
-        raise BadInput(f"{printable(program)}: its computations call themselves") from None
+        raise BadInput(f"{printable(program)} is nested too deep to be read") from None
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        # Of what no compiler writes (a dot of nothing, cycles that are no number) there is more
+        # than can be listed.
+        raise BadInput(
+            f"{printable(program)} cannot be read: an operation is not as the TPU compiler writes "
+            f"it ({type(error).__name__}: {printable(str(error))[:80]})"
+        ) from error
     try:
         _show(reading, program, as_json=as_json)
     finally:  # whoever reads the answer may have gone: the file is written all the same

@@ -77,7 +77,12 @@ class Running:
         self.now += seconds
 
     def occupy(self, op: Op, kind: str, tracks: tuple[str, ...], seconds: float) -> float:
-        """Time of other tracks, shown on the first of them; when they are done."""
+        """Time of other tracks, shown on the first of them; when they are done.
+
+        A collective of groups of one device keeps none of them busy.
+        """
+        if not tracks:
+            return self.now + seconds
         begin = max([self.now, *(self.free.get(track, 0.0) for track in tracks)])
         key = (self.computation.name, op.name)
         name = self.part.costs[key].label

@@ -3,9 +3,10 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from muster.errors import shorten
 from muster.proof.costs import COLLECTIVE, COPIES, COPY, FROM_HOST, GUESSED, SPARSE, TO_HOST
 from muster.proof.durations import Durations
-from muster.proof.hlo.collectives import collective_of
+from muster.proof.hlo.collectives import UNKNOWN_GROUPS, collective_of, groups_written
 from muster.proof.hlo.kinds import (
     begins_elsewhere,
     collective_inside,
@@ -89,6 +90,9 @@ class Watch:
     def _collective(self, at: Running, op: Op, inner: Op) -> None:
         visit = Visit(op=op, times=1, computation=at.computation)
         found = collective_of(self.program, visit, inner, self.mesh)
+        if found.axes == (UNKNOWN_GROUPS,):
+            groups = shorten(groups_written(inner))
+            self.notes[f"not understood: the groups {groups}, taken to be of all devices"] = None
         seconds = self.links.seconds(found)
         if (apart := self.links.apart(found)) > 1:
             axes = " and ".join(found.axes)

@@ -76,14 +76,14 @@ def print_verdict(verdict: Verdict) -> None:
         print_costs(verdict.timeline, screen)
     print_findings(verdict.findings, screen)
     for note in verdict.notes:
-        screen.print(Text(f"! {note}", style=WARN))
+        screen.print(Text(f"! {plain(note)}", style=WARN))
 
 
 def print_reading(reading: Reading, name: str) -> None:
     """Print what a program tells of itself."""
     screen = console()
     timeline = reading.timeline
-    screen.print(title(name, f"{reading.program.name}, {reading.program.devices:,} devices"))
+    screen.print(title(name, f"{plain(reading.program.name)}, {reading.program.devices:,} devices"))
     screen.print(
         Text(
             f"step {format_seconds(timeline.seconds)}, estimated from the schedule; computes "
@@ -100,7 +100,18 @@ def print_reading(reading: Reading, name: str) -> None:
     print_costs(timeline, screen)
     print_findings(reading.findings, screen)
     for note in reading.notes:
-        screen.print(Text(f"! {note}", style=WARN))
+        screen.print(Text(f"! {plain(note)}", style=WARN))
+
+
+def plain(text: str) -> str:
+    r"""What a program's text says, with what would move the cursor or colour the screen escaped.
+
+    >>> plain("jit(f)/\x1b[2Jmul")
+    'jit(f)/\\x1b[2Jmul'
+    """
+    if text.isprintable():
+        return text
+    return "".join(each if each.isprintable() else repr(each)[1:-1] for each in text)
 
 
 def _headline(verdict: Verdict) -> Text:
@@ -238,7 +249,7 @@ def print_traffic(rows: Sequence[AxesTraffic], screen: Console) -> None:
     screen.print(title("Traffic", "of one device and step, by the mesh axes that it joins"))
     cells: list[dict[str, str | Text]] = [
         {
-            "axes": " x ".join(row.axes) or "-",
+            "axes": plain(" x ".join(row.axes)) or "-",
             "what": row.what or "not in the plan",
             "plan": format_bytes(row.expected) if row.expected else "-",
             "compiled": format_bytes(row.compiled) if row.compiled else "-",
@@ -258,11 +269,11 @@ def print_collectives(rows: Sequence[CollectiveVerdict], screen: Console) -> Non
     screen.print(title("Collectives", "of one step; exposed is what does not hide behind work"))
     cells: list[dict[str, str | Text]] = [
         {
-            "kind": f"{row.kind}{'' if row.asynchronous else ' (sync)'}",
-            "axes": " x ".join(row.axes) or "-",
+            "kind": f"{plain(row.kind)}{'' if row.asynchronous else ' (sync)'}",
+            "axes": plain(" x ".join(row.axes)) or "-",
             "count": f"{row.count:,}",
             "bytes a chip": format_bytes(row.bytes_per_chip),
-            "strategy": row.strategy or "-",
+            "strategy": plain(row.strategy) or "-",
             "time": format_seconds(row.seconds),
             "exposed": format_seconds(row.exposed_seconds),
         }
@@ -277,7 +288,7 @@ def print_costs(timeline: Timeline, screen: Console) -> None:
     screen.print(title("Costliest operations", "by the model's own names"))
     cells: list[dict[str, str | Text]] = [
         {
-            "operation": cost.label,
+            "operation": plain(cost.label),
             "runs": f"{cost.count:,}",
             "time": format_seconds(cost.seconds),
             "of the core": f"{cost.exposed / timeline.seconds:.1%}",
@@ -299,7 +310,7 @@ def print_findings(findings: Sequence[Finding], screen: Console) -> None:
     table.add_column(ratio=1)
     for each in findings:
         cost = format_seconds(each.cost_seconds) if each.cost_seconds else "-"
-        table.add_cells(cost, f"{each.what}; better: {each.change}")
+        table.add_cells(cost, plain(f"{each.what}; better: {each.change}"))
     screen.print(table)
     screen.print()
 

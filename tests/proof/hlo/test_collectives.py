@@ -206,6 +206,14 @@ MESH = {"data": 2, "tensor": 2}
             "  ROOT %g = f32[8]{0} all-reduce(%x), replica_groups=<odd>, to_apply=%sum",
             ("all-reduce", ("unknown groups",), 32, 48.0, False),
         ),
+        (
+            "  ROOT %g = f32[8]{0} all-reduce(%x), replica_groups=[1,4]<=[5], to_apply=%sum",
+            ("all-reduce", ("unknown groups",), 32, 48.0, False),
+        ),
+        (
+            "  ROOT %p = f32[8]{0} collective-permute(%x), source_target_pairs={{0,1},{2,9}}",
+            ("collective-permute", ("unknown groups",), 32, 32.0, False),
+        ),
     ],
 )
 def test_every_form(lines: str, row: tuple[str, tuple[str, ...], int, float, bool]) -> None:
@@ -217,6 +225,25 @@ def test_every_form(lines: str, row: tuple[str, tuple[str, ...], int, float, boo
         each.bytes_per_chip,
         each.asynchronous,
     ) == row
+
+
+def test_a_mesh_that_cannot_be_is_not_the_programs() -> None:
+    lines = (
+        "  %a = f32[8]{0} all-reduce(%x), replica_groups=mesh['big'=0] {'big'}, to_apply=%sum\n"
+        "  ROOT %g = f32[8]{0} all-reduce(%a), replica_groups={{0,1},{2,3}}, to_apply=%sum"
+    )
+    assert mesh_of(parse(wrap(lines))) == {"device": 4}
+
+
+def test_a_list_of_slices_that_is_none() -> None:
+    """What cannot be read of what goes between slices is taken to be two of them."""
+    said = '_xla_megascale_transfer_type="ALL_REDUCE",_xla_megascale_target="{:1}"'
+    lines = (
+        "  %s = (f32[8]{0}, u32[], token[]) send(%x), channel_id=1, "
+        f"frontend_attributes={{{said}}}\n  ROOT %d = token[] send-done(%s)"
+    )
+    (each,) = collectives(parse(wrap(lines)))
+    assert (each.axes, each.ways) == (("slice",), 2)
 
 
 def test_strategies_in_words() -> None:

@@ -52,6 +52,60 @@ def test_no_groups_are_all_devices_and_unknown_spellings_none() -> None:
     assert parse_groups("<<8>>", 8) is None
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[1,4]<=[5]",
+        "[2,4]<=[4]",
+        "[0]<=[0]",
+        "[0,4]<=[4]",
+        "[4,0]<=[4]",
+        "[1,0]<=[0]",
+        "[2,2]<=[2,2]T(5,7)",
+        "[1,4]<=[2,2]T(0,0)",
+        "[1,4]<=[2,2]T(0)",
+        "[1,4]<=[4]T(0)x",
+        "[1,4]<=[" + "1," * 100 + "4]",
+        "[1,8]<=[8]",
+        "[1,1000000000]<=[1000000000]",  # gigabytes, were it written out
+        f"[1,{'9' * 5000}]<=[{'9' * 5000}]",
+        "mesh['data'=4] {'nope'}",
+        "mesh['data'=0] {'data'}",
+        "mesh['data'=4] {'data':(0)0}",
+        "mesh['data'=4] {'data':(3)5}",
+        "mesh['data'=4] {'data':(1)2,'data':(2)2}",
+        "mesh['a'=2,'a'=2] {'a'}",
+        "mesh['a'=2,'b'] {'a'}",
+        "mesh['data'=8] {'data'}",
+        "mesh['data'=1000000000] {'data'}",
+        "{{0,1,2,3},{4,5,6,7}}",
+        "{{0,0,0,0}}",
+        "{{0,1},{1,2}}",
+        "{{-1,2}}",
+        "{{0,1},x}",
+        "{0,1}",
+        "0,1",
+        "{{},{}}",
+        "garbage",
+    ],
+)
+def test_groups_that_cannot_be_are_none(text: str) -> None:
+    assert parse_groups(text, 4) is None
+
+
+@pytest.mark.parametrize(
+    "text", ["{{0,1},{0,2}}", "{{0,1},{2,1}}", "{{0}}", "{{0,1,2}}", "{{0,4}}", "{{-1,0}}", "what"]
+)
+def test_pairs_that_cannot_be_are_none(text: str) -> None:
+    assert parse_pairs(text, 4) is None
+
+
+def test_devices_may_be_by_themselves() -> None:
+    alone = ((0,), (1,), (2,), (3,))
+    assert parse_groups("[4,1]<=[4]", 4) == parse_groups("{{0},{1},{2},{3}}", 4) == alone
+    assert parse_groups("mesh['a'=1,'b'=4] {'a'}", 4) == alone
+
+
 def test_axes() -> None:
     assert axes_of((0, 1), MESH) == ("tensor",)
     assert axes_of(range(8), MESH) == ("fsdp", "tensor")
@@ -61,7 +115,7 @@ def test_axes() -> None:
 
 
 def test_permutations() -> None:
-    pairs = parse_pairs("{{0,14},{2,0},{4,2}}")
+    pairs = parse_pairs("{{0,14},{2,0},{4,2}}", 16)
     assert pairs == ((0, 14), (2, 0), (4, 2))
     assert axes_crossed(pairs, {"fsdp": 8, "tensor": 2}) == ("fsdp",)
     assert axes_crossed(((0, 3),), {"fsdp": 8, "tensor": 2}) == ("fsdp", "tensor")

@@ -143,6 +143,25 @@ def test_a_byte_order_mark_and_a_number_that_is_none() -> None:
         parse(SMALL.replace("num_partitions=4", "num_partitions=many"))
 
 
+@pytest.mark.parametrize("number", ["0", "-4", "many", "4.5", "9" * 30, "9" * 5000])
+@pytest.mark.parametrize("key", ["num_partitions", "replica_count"])
+def test_what_is_no_number_of_devices_is_named(key: str, number: str) -> None:
+    with pytest.raises(BadInput, match=f"its {key}, .*, is no number of devices") as refused:
+        parse(SMALL.replace("num_partitions=4", f"{key}={number}"))
+    assert len(str(refused.value)) < 200
+
+
+def test_a_back_ends_words_that_are_nested_without_end_are_none() -> None:
+    deep = "[" * 100_000 + "]" * 100_000
+    op = f'  ROOT %c = f32[8]{{0}} negate(%a), backend_config={{"a":{deep}}}'
+    assert parse(f"HloModule x\n\nENTRY %m () -> f32[8] {{\n{op}\n}}\n").main.root.backend == {}
+
+
+def test_a_modules_name_is_shown_as_it_can_be_printed() -> None:
+    name = parse(SMALL.replace("small", "\x1b[31msmall\x07")).name
+    assert name == "'\\x1b[31msmall\\x07'"
+
+
 def test_a_bracket_in_a_string_that_goes_on_in_the_next_line_closes_nothing() -> None:
     op = '  ROOT %c = f32[8]{0} negate(%a), metadata={op_name="x}\n  %no = }\ny" source_line=3}'
     program = parse(f"HloModule x\n\nENTRY %m () -> f32[8] {{\n{op}\n}}\n")

@@ -184,6 +184,16 @@ def test_a_loop_that_does_not_say_counts_once_and_is_named(text: str) -> None:
     assert compute_cycles(program).uncertain == ("w",)
 
 
+def test_a_loop_whose_number_is_added_up_too_often_is_not_known() -> None:
+    """Forty sums, each of the one before it twice: 2**40 ways back to the constant."""
+    sums = "\n".join(f"  %s{n + 1} = s32[] add(%s{n}, %s{n})" for n in range(40))
+    text = loop(start="negate(%s40)", limit="constant(6)", step=1, direction="LT")
+    text = text.replace(
+        "  %start = s32[] negate", f"  %s0 = s32[] constant(1)\n{sums}\n  %start = s32[] copy"
+    )
+    assert compute_cycles(parse(text)).uncertain == ("w",)
+
+
 def test_walk_goes_in_the_order_of_the_schedule() -> None:
     visits = list(walk(program_of("llama-v5p-one-chip")))
     inside = [number for number, visit in enumerate(visits) if visit.loops]

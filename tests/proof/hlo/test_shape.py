@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from muster.errors import BadInput
 from muster.proof.hlo import parse_shape
 from muster.proof.hlo.shape import HOST, VMEM
 
@@ -47,6 +48,32 @@ def test_a_tuple_with_comments() -> None:
 def test_what_is_no_shape(text: str) -> None:
     with pytest.raises(ValueError, match="not a shape"):
         parse_shape(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"f32[{'9' * 400}]",
+        f"f32[{'9' * 5000}]",
+        "f32[" + "9999999999," * 40 + "2]",
+        f"f32[0,{'9' * 19},{'9' * 19}]",
+        f"what[{'9' * 400}]",
+        f"f32[2,2]{{1,0:T({'9' * 400},{'9' * 400})}}",
+        f"f32[2]{{0:E({'9' * 400})}}",
+    ],
+)
+def test_an_array_larger_than_any_memory_is_refused(text: str) -> None:
+    with pytest.raises(BadInput, match="is larger than any memory"):
+        parse_shape(text)
+
+
+def test_bytes_are_exact() -> None:
+    assert parse_shape(f"s8[{2**59 + 1}]").bytes == 2**59 + 1
+
+
+def test_tuples_in_tuples_end_somewhere() -> None:
+    with pytest.raises(ValueError, match="nested deeper"):
+        parse_shape("(" * 500 + ")" * 500)
 
 
 @given(st.lists(st.integers(1, 300), min_size=1, max_size=4), st.sampled_from(["f32", "bf16"]))

@@ -4,6 +4,7 @@
     scan          brackets and strings: where an operation ends, and its parts
     program       Op, Computation, Program
     parse         text -> Program
+    nesting       whether its calls can be followed
     trips         how often a loop runs
     schedule      the operations of one step, loops unrolled in number
     groups        replica groups in all their spellings -> groups of devices -> mesh axes

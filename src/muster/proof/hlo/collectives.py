@@ -30,7 +30,8 @@ from muster.proof.hlo.strategy import Strategy, strategy_of
 UNKNOWN_GROUPS = "unknown groups"
 SLICE_AXIS = "slice"
 _TYPE = re.compile(MEGASCALE + r'([A-Z_]+)"')
-_TARGET = re.compile(r'_xla_megascale_target="\{([\d,:]+)\}')
+_RANGE = r"\d{1,9}(?::\d{1,9})?"
+_TARGET = re.compile(rf'_xla_megascale_target="\{{({_RANGE}(?:,{_RANGE})*)\}}')
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,7 +49,7 @@ class Collective:
         asynchronous: whether other operations run meanwhile.
         op_name: the model's own name.
         name: of the operation.
-        groups: devices; empty where the spelling is unknown.
+        groups: devices; empty where they are not understood.
         fused: whether the compiler made it part of a fusion.
         dtype: of the numbers sent.
         thread: the core that runs it: "" for the main one.
@@ -117,8 +118,9 @@ def mesh_of(program: Program) -> dict[str, int]:
     """The mesh that most of the program's groups name by axes that a person named, else any."""
     counts: dict[tuple[tuple[str, int], ...], int] = {}
     for op in program.ops():
-        mesh = mesh_in(op.attributes.get("replica_groups", ""))
-        if mesh:
+        written = op.attributes.get("replica_groups", "")
+        mesh = mesh_in(written)
+        if mesh and parse_groups(written, program.devices):
             key = tuple(mesh.items())
             named = not any(axis.startswith("axis_") for axis in mesh)
             counts[key] = counts.get(key, 0) + (1_000_000 if named else 1)
@@ -225,11 +227,16 @@ def _kind(op: Op, inner: Op) -> str:
     return inner.base
 
 
+def groups_written(op: Op) -> str:
+    """The devices of a collective as the program has them."""
+    shifts = op.base == "collective-permute"
+    return op.attributes.get("source_target_pairs" if shifts else "replica_groups", "")
+
+
 def _between(op: Op, mesh: Mapping[str, int], devices: int) -> tuple[Groups, tuple[str, ...], int]:
     """The devices, mesh axes and ways of a collective."""
     shifts = op.base == "collective-permute"
-    written = op.attributes.get("source_target_pairs" if shifts else "replica_groups", "")
-    return _devices_of(written, tuple(mesh.items()), devices, shifts=shifts)
+    return _devices_of(groups_written(op), tuple(mesh.items()), devices, shifts=shifts)
 
 
 @lru_cache(maxsize=1024)
@@ -238,7 +245,9 @@ def _devices_of(
 ) -> tuple[Groups, tuple[str, ...], int]:
     """The same, once for each spelling: devices are thousands, collectives hundreds."""
     if shifts:
-        pairs = parse_pairs(written)
+        pairs = parse_pairs(written, devices)
+        if pairs is None:
+            return (), (UNKNOWN_GROUPS,), devices
         return pairs, axes_crossed(pairs, dict(mesh)), max(map(len, _rings(pairs)), default=0)
     groups = parse_groups(written, devices)
     if not groups:

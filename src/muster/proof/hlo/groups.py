@@ -7,6 +7,9 @@
 
 Devices are numbered in the mesh's order, the last axis fastest. A group along part of an axis is
 named with its ways, `fsdp:4`.
+
+Groups that cannot be are none: more devices than run the program, one of them twice, sizes that do
+not match. That is seen before they are written out, as a few characters may ask for billions.
 """
 
 import math
@@ -15,11 +18,16 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from itertools import product
 
+# No device has a longer number, no mesh more axes.
+_NUMBER, _MOST_DIMS = r"\d{1,9}", 64
+_NUMBERS = rf"{_NUMBER}(?:,{_NUMBER})*"
+_LISTS = re.compile(r"\{\s*\{[\d,\s]*\}(?:\s*,\s*\{[\d,\s]*\})*\s*\}")
 _LIST = re.compile(r"\{([\d,\s]*)\}")
-_IOTA = re.compile(r"\[([\d,]+)\]<=\[([\d,]+)\](?:T\(([\d,]+)\))?")
-_MESH = re.compile(r"mesh\[(.*?)\]\s*\{(.*)\}", re.DOTALL)
-_MESH_AXIS = re.compile(r"'([^']*)'\s*=\s*(\d+)")
-_USED_AXIS = re.compile(r"'([^']*)'(?::\((\d+)\)(\d+))?")
+_LISTED = re.compile(rf"(?:\s*{_NUMBER}\s*(?:,\s*{_NUMBER}\s*)*)?")
+_IOTA = re.compile(rf"\[({_NUMBER}),({_NUMBER})\]<=\[({_NUMBERS})\](?:T\(({_NUMBERS})\))?")
+_MESH = re.compile(r"mesh\[([^\]]*)\]\s*\{(.*)\}", re.DOTALL)
+_MESH_AXIS = re.compile(rf"\s*'([^']*)'\s*=\s*({_NUMBER})\s*(?:,|$)")
+_USED_AXIS = re.compile(rf"\s*'([^']*)'(?::\(({_NUMBER})\)({_NUMBER}))?\s*(?:,|$)")
 UNALIGNED = "unaligned"
 
 type Groups = tuple[tuple[int, ...], ...]
@@ -27,43 +35,54 @@ type Groups = tuple[tuple[int, ...], ...]
 
 @lru_cache(maxsize=4096)
 def parse_groups(text: str, devices: int) -> Groups | None:
-    """Groups of devices; None where the spelling is unknown.
+    """Groups of devices; None where the spelling is unknown, or no such groups can be.
 
     >>> parse_groups("[2,2]<=[2,2]T(1,0)", 4), parse_groups("{}", 2)
     (((0, 2), (1, 3)), ((0, 1),))
     >>> parse_groups("mesh['a'=2,'b'=2] {'a'}", 4)
     ((0, 2), (1, 3))
+    >>> parse_groups("[1,4]<=[5]", 8), parse_groups("{{0,9}}", 8), parse_groups("{{1,1}}", 8)
+    (None, None, None)
     """
     text = text.strip()
     if text in {"", "{}", "{{}}"}:
         return (tuple(range(devices)),)
-    if mesh := _MESH.match(text):
-        return _of_mesh(mesh.group(1), mesh.group(2))
-    if iota := _IOTA.match(text):
-        return _of_iota(*iota.groups())
-    if text.startswith("{{"):
-        lists = (_numbers(found) for found in _LIST.findall(text))
-        return tuple(group for group in lists if group)
-    return None
+    if mesh := _MESH.fullmatch(text):
+        return _of_mesh(mesh.group(1), mesh.group(2), devices)
+    if iota := _IOTA.fullmatch(text):
+        return _of_iota(*iota.groups(), devices=devices)
+    groups = _lists(text) or ()
+    members = [member for group in groups for member in group]
+    if len(set(members)) < len(members) or max(members, default=devices) >= devices:
+        return None
+    return tuple(group for group in groups if group)
 
 
-def parse_pairs(text: str) -> Groups:
-    """Senders and receivers of a permutation.
+def parse_pairs(text: str, devices: int) -> Groups | None:
+    """Senders and receivers of a permutation; None where there can be none such.
 
-    >>> parse_pairs("{{0,1},{1,0}}")
-    ((0, 1), (1, 0))
+    >>> parse_pairs("{{0,1},{1,0}}", 2), parse_pairs("{}", 2)
+    (((0, 1), (1, 0)), ())
+    >>> parse_pairs("{{0,1},{2,1}}", 4), parse_pairs("{{0,1,2}}", 4), parse_pairs("{{0,4}}", 4)
+    (None, None, None)
     """
-    return tuple(_numbers(found) for found in _LIST.findall(text))
+    if text.strip() in {"", "{}"}:
+        return ()
+    pairs = _lists(text.strip())
+    if not pairs or any(len(pair) != 2 or max(pair) >= devices for pair in pairs):
+        return None
+    apart = all(len(set(ends)) == len(pairs) for ends in zip(*pairs, strict=True))
+    return pairs if apart else None
 
 
 def mesh_in(text: str) -> dict[str, int]:
-    """The mesh that a group names; empty where it names none.
+    """The mesh that groups name; empty where they name none.
 
     >>> mesh_in("mesh['data'=8,'tensor'=2] {'data'}")
     {'data': 8, 'tensor': 2}
     """
-    mesh = _MESH.match(text.strip())
-    return {n: int(size) for n, size in _MESH_AXIS.findall(mesh.group(1))} if mesh else {}
+    mesh = _MESH.fullmatch(text.strip())
+    return {n: int(size) for n, size in _each(_MESH_AXIS, mesh.group(1)) or ()} if mesh else {}
 
 
 def axes_of(members: Sequence[int], mesh: Mapping[str, int]) -> tuple[str, ...]:
@@ -104,6 +123,26 @@ def _numbers(text: str) -> tuple[int, ...]:
     return tuple(int(number) for number in text.split(",") if number.strip())
 
 
+def _lists(text: str) -> Groups | None:
+    """Lists of numbers in a list; None where it is anything else."""
+    if not _LISTS.fullmatch(text):
+        return None
+    found = _LIST.findall(text)
+    return tuple(map(_numbers, found)) if all(map(_LISTED.fullmatch, found)) else None
+
+
+def _each(part: re.Pattern[str], text: str) -> list[tuple[str, ...]] | None:
+    """The parts of a list between commas; None where one is of another form."""
+    found, place = [], 0
+    while place < len(text):
+        match = part.match(text, place)
+        if match is None:
+            return None
+        found.append(match.groups(""))
+        place = match.end()
+    return found
+
+
 def _place(device: int, mesh: Mapping[str, int]) -> tuple[int, ...]:
     place = []
     for size in reversed(tuple(mesh.values())):
@@ -112,20 +151,30 @@ def _place(device: int, mesh: Mapping[str, int]) -> tuple[int, ...]:
     return tuple(reversed(place))
 
 
-def _of_iota(shape: str, dims: str, order: str | None) -> Groups:
+def _of_iota(
+    groups: str, members: str, dims: str, order: str | None, *, devices: int
+) -> Groups | None:
     sizes = _numbers(dims)
     turned = _numbers(order) if order else tuple(range(len(sizes)))
-    return _cut(_turned(sizes, turned), _numbers(shape)[-1])
-
-
-def _of_mesh(mesh: str, used: str) -> Groups | None:
-    if "device_ids" in mesh:  # devices in an order of their own; not met in a compiled program
+    if sorted(turned) != list(range(len(sizes))) or not _can_be(sizes, devices):
         return None
-    axes = [(name, int(size)) for name, size in _MESH_AXIS.findall(mesh)]
+    if int(groups) * int(members) != math.prod(sizes):
+        return None
+    return _cut(_turned(sizes, turned), int(members))
+
+
+def _of_mesh(mesh: str, used: str, devices: int) -> Groups | None:
+    axes, parts = _each(_MESH_AXIS, mesh), _each(_USED_AXIS, used)
+    if not axes or parts is None:  # such as devices in an order of their own, met in no program
+        return None
+    ways = {name: int(size) for name, size in axes}
+    named = {name: (pre, size) for name, pre, size in parts}
+    twice = len(ways) < len(axes) or len(named) < len(parts)
+    if twice or not named.keys() <= ways.keys() or not _can_be(tuple(ways.values()), devices):
+        return None
     sizes: list[int] = []
     inside: list[int] = []
-    named = {name: (pre, size) for name, pre, size in _USED_AXIS.findall(used)}
-    for name, size in axes:
+    for name, size in ways.items():
         if name not in named:
             sizes.append(size)
             continue
@@ -134,11 +183,19 @@ def _of_mesh(mesh: str, used: str) -> Groups | None:
             inside.append(len(sizes))
             sizes.append(size)
         else:  # 'x':(2)4 is the second of the factors 2, 4, rest
+            factors = int(pre) * int(part)
+            if not factors or size % factors:
+                return None
             inside.append(len(sizes) + 1)
-            sizes += [int(pre), int(part), size // int(pre) // int(part)]
+            sizes += [int(pre), int(part), size // factors]
     outside = [number for number in range(len(sizes)) if number not in inside]
     members = math.prod(sizes[number] for number in inside)
     return _cut(_turned(tuple(sizes), (*outside, *inside)), members)
+
+
+def _can_be(sizes: Sequence[int], devices: int) -> bool:
+    """Whether there are as many devices as an array of these sizes holds."""
+    return len(sizes) <= _MOST_DIMS and 0 < math.prod(sizes) <= devices
 
 
 def _turned(sizes: tuple[int, ...], order: Sequence[int]) -> list[int]:

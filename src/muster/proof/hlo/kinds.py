@@ -18,6 +18,8 @@ from muster.proof.hlo.known import (
     COLLECTIVES,
     FREE,
     FREE_TARGETS,
+    GPU_CONFIG,
+    GPU_TARGET,
     PALLAS_TARGET,
     TRANSFERS,
 )
@@ -122,6 +124,20 @@ def kernel_name(op: Op) -> str:
     """A Pallas kernel's name: what its operation is called, without its number."""
     name, _, number = op.name.rpartition(".")
     return name if name and number.isdigit() else op.name
+
+
+def gpu_part(program: Program) -> str:
+    """What in a program only the compiler for GPUs writes; "" where nothing is.
+
+    Targets come first: they are what a person knows.
+    """
+    said = ""
+    for op in program.ops():
+        if GPU_TARGET.match(op.custom_call_target):
+            return f"custom call {op.custom_call_target}"
+        if not said and (found := GPU_CONFIG.search(op.attributes.get("backend_config", ""))):
+            said = f"{found.group(1)} of its operations"
+    return said
 
 
 def is_dma(op: Op) -> bool:

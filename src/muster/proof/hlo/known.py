@@ -1,5 +1,7 @@
 """The opcodes of HLO, and the custom calls of the TPU compiler that are understood."""
 
+import re
+
 # xla/hlo/ir/hlo_opcode.h
 OPCODES = frozenset(
     """
@@ -64,6 +66,16 @@ FREE = frozenset(
         "replica-id",
         "tuple",
     }
+)
+
+
+# What GPU programs call, and what the back end for GPUs writes of its operations.
+GPU_TARGET = re.compile(
+    r"_*(cu(blas|dnn|solver|sparse|fft|b\W|_)|gpu\W|triton|mosaic_gpu|hip|miopen)"
+)
+GPU_CONFIG = re.compile(
+    r'"(gemm_backend_config|triton_gemm_config|fusion_backend_config|cudnn_\w+_config'
+    r'|operation_queue_id|wait_on_operation_queues)\\?"'
 )
 
 

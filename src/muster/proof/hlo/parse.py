@@ -13,7 +13,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from muster.errors import BadInput, shorten
+from muster.models.hf_config import printable
 from muster.proof.hlo.known import is_known_opcode, is_known_target
+from muster.proof.hlo.nesting import check_nesting
 from muster.proof.hlo.program import Computation, Op, Program
 from muster.proof.hlo.scan import closing, depth_after, split, without_comments
 from muster.proof.hlo.shape import shape_at
@@ -24,6 +26,7 @@ _OPCODE = re.compile(r"\s*([a-z][\w\-]*)\(")
 _END = re.compile(r'\}(?:,\s*execution_thread="([^"]*)")?\s*')
 _NUMBERED = re.compile(r"(\d+) (.*)")
 _PAIR = re.compile(r"(\w+)=(\d+)")
+_DEVICES = re.compile(r"0*[1-9]\d{0,8}", re.ASCII)
 _TABLES = ("FileNames", "FunctionNames", "FileLocations", "StackFrames")
 # Their parentheses hold a value, which may contain anything.
 _LITERALS = {"constant", "parameter", "iota"}
@@ -51,7 +54,7 @@ def parse(text: str) -> Program:
     """
     try:
         return _parse(text.removeprefix("\ufeff").splitlines())
-    except ValueError as error:  # such as num_partitions=many
+    except ValueError as error:  # such as a line of a table with a number of 5,000 digits
         raise BadInput(f"not an HLO program: {shorten(str(error))}") from None
 
 
@@ -60,6 +63,9 @@ def _parse(lines: list[str]) -> Program:
     if head is None:
         raise BadInput("not an HLO program: no line begins with HloModule")
     attributes = _attributes(split(head)[1:])
+    partitions, replicas = (
+        _devices(attributes, key) for key in ("num_partitions", "replica_count")
+    )
     reading = _Reading()
     _read_all(lines, reading)
     if not reading.computations:
@@ -68,16 +74,25 @@ def _parse(lines: list[str]) -> Program:
         raise BadInput("the file is cut: no ENTRY computation")
     if not reading.ended:
         raise BadInput("the file is cut: its ENTRY computation has no end")
+    check_nesting(reading.computations, reading.entry)
     return Program(
-        name=head.removeprefix("HloModule").split(",")[0].strip(),
+        name=printable(head.removeprefix("HloModule").split(",")[0].strip()),
         scheduled=attributes.get("is_scheduled") == "true",
-        partitions=int(attributes.get("num_partitions", "1")),
-        replicas=int(attributes.get("replica_count", "1")),
+        partitions=partitions,
+        replicas=replicas,
         computations=reading.computations,
         entry=reading.entry,
         frames=_frames(reading.tables),
         unknown=reading.unknown,
     )
+
+
+def _devices(attributes: Mapping[str, str], key: str) -> int:
+    written = attributes.get(key, "1")
+    if not _DEVICES.fullmatch(written):
+        shown = shorten(written)
+        raise BadInput(f"not an HLO program: its {key}, {shown}, is no number of devices")
+    return int(written)
 
 
 def _read_all(lines: list[str], reading: _Reading) -> None:

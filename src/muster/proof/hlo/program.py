@@ -85,7 +85,7 @@ class Op:
         text = self.attributes.get("backend_config", "")
         try:
             config = json.loads(text) if text.startswith("{") else {}
-        except ValueError:
+        except (ValueError, RecursionError):
             return {}
         return config if isinstance(config, dict) else {}
 

@@ -27,6 +27,10 @@ BITS = {
 }  # fmt: skip
 # Memory spaces by the number after S; HBM where none is printed.
 HBM, VMEM, SYNC_FLAGS, HOST = 0, 1, 2, 5
+# No device's memory, and no host's, holds an array of this many bytes.
+_LARGEST, _MOST_DIGITS = 2**60, 19
+_TILED = 2**60  # numbers of all tiles of a layout, one inside the other: far more than any has
+_DEEPEST = 64  # tuples in tuples
 
 _ARRAY = re.compile(r"([a-z][a-z0-9]*)\[([^\]]*)\](?:\{([^{}]*)\})?")
 _TILES = re.compile(r"T((?:\([\d,*]+\))+)")
@@ -72,7 +76,7 @@ class Shape:
         """Bytes without padding; of a tuple, of all its arrays."""
         if self.is_tuple:
             return sum(element.bytes for element in self.elements)
-        return math.ceil(self.numbers * self.bits / 8)
+        return -(-self.numbers * self.bits // 8)
 
     @property
     def padded_bytes(self) -> int:
@@ -88,8 +92,8 @@ class Shape:
             sizes.append(1)
         for place, size in enumerate(tile):
             if size > 0:
-                sizes[place] = math.ceil(sizes[place] / size) * size
-        return math.ceil(math.prod(sizes) * self.bits / 8)
+                sizes[place] = -(-sizes[place] // size) * size
+        return -(-math.prod(sizes) * self.bits // 8)
 
     def arrays(self) -> Iterator["Shape"]:
         """Itself, or every array inside the tuple."""
@@ -126,9 +130,14 @@ def shape_at(text: str, start: int) -> tuple[Shape, int]:
 
     Raises:
         ValueError: none begins there.
+        BadInput: one that cannot be.
     """
+    return _shape_at(text, start, 0)
+
+
+def _shape_at(text: str, start: int, deep: int) -> tuple[Shape, int]:
     if text.startswith("(", start):
-        return _tuple_at(text, start)
+        return _tuple_at(text, start, deep)
     match = _ARRAY.match(text, start)
     if match is None:
         raise ValueError(f"not a shape: {text[start : start + 80]!r}")
@@ -142,12 +151,14 @@ def _array(dtype: str, dims: str, layout: str | None) -> Shape:
     tiles = _TILES.search(rest)
     space = _SPACE.search(rest)
     sizes = [dim.strip().lstrip("<=") for dim in dims.split(",")]  # <= bounds a dynamic dim
+    if any(len(size) > _MOST_DIGITS and size.isdecimal() for size in sizes):
+        raise _too_large(dtype, dims)
     known = tuple(int(size) for size in sizes if size.isdecimal())
     minor = tuple(int(dim) for dim in order.split(",") if dim.strip().isdecimal())
     if sorted(minor) != list(range(len(minor))) or len(minor) > len(known):
         shown = shorten(f"{dtype}[{dims}]{{{order}}}")
         raise BadInput(f"not an HLO program: the layout of {shown} does not order its dims")
-    return Shape(
+    shape = Shape(
         dtype=dtype,
         dims=known,
         minor_to_major=minor,
@@ -158,16 +169,36 @@ def _array(dtype: str, dims: str, layout: str | None) -> Shape:
         memory_space=int(space.group(1)) if space else HBM,
         bits=int(bits.group(1)) if bits else BITS.get(dtype, 0),
     )
+    if not _can_be(shape):
+        raise _too_large(dtype, dims)
+    return shape
 
 
-def _tuple_at(text: str, start: int) -> tuple[Shape, int]:
+def _can_be(shape: Shape) -> bool:
+    """Whether a memory could hold an array, dims of none counted as one, and its tiles."""
+    held = max(1, shape.bits)
+    for size in (*shape.dims, *(size for tile in shape.tiles for size in tile)):
+        held *= max(1, size)
+        if held > 8 * _LARGEST * _TILED:
+            return False
+    return math.prod(max(1, size) for size in shape.dims) * shape.bits <= 8 * _LARGEST
+
+
+def _too_large(dtype: str, dims: str) -> BadInput:
+    shown = shorten(f"{dtype}[{dims}]")
+    return BadInput(f"not an HLO program: the array {shown} is larger than any memory")
+
+
+def _tuple_at(text: str, start: int, deep: int) -> tuple[Shape, int]:
+    if deep == _DEEPEST:
+        raise ValueError(f"tuples are nested deeper than {_DEEPEST}")
     elements: list[Shape] = []
     place = start + 1
     while True:
         place = _skip(text, place)
         if text.startswith(")", place):
             return Shape(dtype="tuple", elements=tuple(elements)), place + 1
-        element, place = shape_at(text, place)
+        element, place = _shape_at(text, place, deep + 1)
         elements.append(element)
 
 

@@ -11,7 +11,7 @@ are constants or numbers that the loop carries.
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 from muster.proof.hlo.program import Computation, Op, Program
@@ -27,6 +27,8 @@ _SAME = {
     "reshape",
 }
 _DEEPEST = 64
+# Of one loop: what leads to its numbers is some ten operations, and never met more often.
+_MOST_STEPS = 20_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,11 +42,18 @@ class Carried:
 type Scalar = int | Carried | None
 
 
-@dataclass(frozen=True)
+@dataclass
 class Loops:
-    """Trip counts of a program's loops."""
+    """Trip counts of a program's loops.
+
+    Attributes:
+        known: those that were asked for, by the loop's computation and its name.
+        steps: operations that were followed for the loop that is looked at.
+    """
 
     program: Program
+    known: dict[tuple[str, str], int | None] = field(default_factory=dict, init=False)
+    steps: int = field(default=0, init=False)
 
     @cached_property
     def callers(self) -> Mapping[str, tuple[Computation, Op]]:
@@ -58,7 +67,14 @@ class Loops:
         }
 
     def trips(self, computation: Computation, loop: Op) -> int | None:
-        """How often a loop's body runs; None where nothing tells."""
+        """How often a loop's body runs; None where nothing tells, or it is not found soon."""
+        key = (computation.name, loop.name)
+        if key not in self.known:
+            self.steps = 0
+            self.known[key] = self._trips(computation, loop)
+        return self.known[key]
+
+    def _trips(self, computation: Computation, loop: Op) -> int | None:
         known = loop.backend.get("known_trip_count") or {}
         if isinstance(known, Mapping) and "n" in known:
             return int(known["n"])
@@ -121,7 +137,8 @@ class Loops:
     ) -> Scalar:
         """What an operation's number is; None where it is not a scalar that can be followed."""
         op = computation.by_name.get(name)
-        if op is None or deep > _DEEPEST:
+        self.steps += 1
+        if op is None or deep > _DEEPEST or self.steps > _MOST_STEPS:
             return None
         if name in bound:
             return bound[name]
