@@ -144,7 +144,10 @@ def page(rows: list[tuple[str, ...]]) -> Iterator[str]:
     yield "Made by `uv run --extra tpu python benchmarks/verify_table.py --write ...`; sequences"
     yield "of 4096 tokens. Memory is the compiled program's, of one device; cycles are the"
     yield "compiler's estimates without attention kernels; steps are walks through schedules that"
-    yield "no chip ran. MaxText 0.2.5: the best of three remat policies, default flags."
+    yield "no chip ran. MaxText 0.2.5: the best of three remat policies, default flags, of two"
+    yield "set-ups; tuned-plans.md has all, with other flags. Exposed: communication that no work"
+    yield "hides. Of: usable GB of one device (a chip of v7x has two, and `muster plan` counts"
+    yield "chips). Seconds, child GB: time and memory of compiling, beside other work here."
     yield ""
     yield "| " + " | ".join(HEAD) + " |"
     yield "|" + " --- |" * len(HEAD)

@@ -210,7 +210,10 @@ def test_norms_after_blocks_do_not_hide_what_a_policy_keeps() -> None:
 
 
 def test_a_chip_of_two_devices_is_no_single_pool() -> None:
-    """Each half of a v7x has half of the HBM (94.74 GiB by the compiler) and gathers for itself."""
+    """Each half of a v7x has half of the HBM (94.74 GiB by the compiler) and gathers for itself.
+
+    And each has the head's gradient whole.
+    """
     model = StepModel(LLAMA, parse_cluster("v7x:4x4x4"), MIXED)
     chip = model.cluster.chip
     assert chip.devices_per_chip == 2
@@ -220,7 +223,9 @@ def test_a_chip_of_two_devices_is_no_single_pool() -> None:
     layout = Layout(fsdp=16, tensor=4)
     halves, pool = (step_memory(each, layout, NONE) for each in (model, one_pool))
     assert halves.gathered == 2 * pool.gathered > 0
-    assert halves.total - halves.gathered == pool.total - pool.gathered
+    assert pool.logits < halves.logits < 2 * pool.logits
+    own = [each.total - each.gathered - each.logits for each in (halves, pool)]
+    assert own[0] == pytest.approx(own[1])
     # What replicas do not shard, the two devices of a chip do.
     assert step_memory(model, Layout(data=16, tensor=4), NONE).gathered == halves.gathered
 

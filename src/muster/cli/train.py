@@ -163,7 +163,7 @@ def _train(asked: Asked) -> int:
     watcher = (
         Silent()
         if asked.flag("as_json") or jax.process_index() > 0
-        else TerminalProgress(planned.mfu)
+        else TerminalProgress(None if planned.cluster.chip.kind == "cpu" else planned.mfu)
     )
     lines: list[str] = []
     try:

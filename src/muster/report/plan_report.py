@@ -294,14 +294,22 @@ def _in_flight(plan: Plan) -> str:
 
 
 def _training(plan: Plan, screen: Console) -> None:
+    lines = training_lines(plan)
+    if not lines:
+        return
     screen.print(title("Training"))
-    for line in training_lines(plan):
+    for line in lines:
         screen.print(Text(line))
     screen.print()
 
 
 def training_lines(plan: Plan) -> tuple[str, ...]:
-    """Whether `muster train` can carry the plan out, why not, and what it could instead."""
+    """Whether `muster train` can carry the plan out, why not, and what it could instead.
+
+    Nothing where the plan does not fit, which stands at the top.
+    """
+    if not plan.fits:
+        return ()
     if not plan.obstacles:
         return ("`muster train plan.json` carries this plan out (`--out plan.json` keeps it)",)
     lines = tuple(f"not here: {obstacle}" for obstacle in plan.obstacles)

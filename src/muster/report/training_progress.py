@@ -39,10 +39,11 @@ class TerminalProgress:
     """Watches a run for a person; a screen that goes away does not end the run.
 
     Args:
-        planned_mfu: the plan's, beside which the measured one is shown.
+        planned_mfu: the plan's, beside which the measured one is shown; None where the plan's is no
+            prediction.
     """
 
-    def __init__(self, planned_mfu: float) -> None:
+    def __init__(self, planned_mfu: float | None) -> None:
         self._planned_mfu = planned_mfu
         self._console = Console(highlight=False, soft_wrap=True, markup=False, emoji=False)
         self._live: Live | None = None
@@ -120,11 +121,13 @@ class TerminalProgress:
         seconds, tokens, busy = (sum(each) for each in zip(*self._recent, strict=True))
         left = seconds / len(self._recent) * (report.of - report.step)
         width = len(f"{report.of:,}")
+        planned = self._planned_mfu
+        beside = "" if planned is None else f" (plan {planned:.1%})"
         words = [
             f"step {report.step:>{width},}/{report.of:,}",
             f"loss {report.loss:.4f}",
             f"{format_si(tokens / seconds)} tokens/s",
-            f"MFU {busy / seconds:.1%} (plan {self._planned_mfu:.1%})",
+            f"MFU {busy / seconds:.1%}{beside}",
         ]
         if report.step < report.of:
             words.append(f"{format_seconds(left)} left")

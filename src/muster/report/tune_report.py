@@ -25,10 +25,10 @@ TRIALS = (
 )
 RUNGS: dict[Rung, tuple[str, str]] = {
     "plan": ("The plan", "as it was given"),
-    "layout": ("Layouts", "the planner's best, as the compiler reads them"),
-    "alone": ("Each choice alone", "on the best layout"),
-    "together": ("What gained, together", "one after the other, the best first"),
-    "runner-up": ("Other layouts", "with what gained on the best"),
+    "layout": ("Layouts", "the planner's best; gain: over the best until then"),
+    "alone": ("Each choice alone", "on the best layout; gain: over that layout"),
+    "together": ("What gained, together", "one after the other; gain: over those kept before"),
+    "runner-up": ("Other layouts", "with what gained on the best; gain: over the best"),
 }
 _STYLES = {"best": GOOD, "gains": GOOD, "does not fit": BAD, "died": BAD}
 
