@@ -52,3 +52,10 @@ def test_what_the_compiler_scatters(
 ) -> None:
     assert [tiles for tiles in scattered if not is_scattered(tiles, chips)] == []
     assert [tiles for tiles in summed if is_scattered(tiles, chips)] == []
+
+
+def test_among_more_devices_fewer_numbers_are_scattered() -> None:
+    """996 tiles, the most of LLaMA-3's vocabulary that divide by 6, were summed whole among 128."""
+    assert is_scattered(996, 64)
+    assert not is_scattered(996, 128)
+    assert parts(128256, axes=3, chips=128)[0] < 996 * TILE
