@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -85,22 +86,27 @@ def test_on_a_torus_a_matrix_is_laid_out_as_it_is_scattered(case: str) -> None:
     torus = {"fsdp": (Piece(0, 1, 1, 1),)}
     place = tiny.AsTpus(mesh=make_mesh(layout), layout=layout, pieces=torus)
 
-    def gradient(dy: jax.Array) -> jax.Array:
-        _, back = jax.vjp(partial(einsum_on(place), equation), x, weight)
-        return back(dy)[1]
+    def gradient_on(place: Partition) -> Callable[[jax.Array], jax.Array]:
+        def gradient(dy: jax.Array) -> jax.Array:
+            _, back = jax.vjp(partial(einsum_on(place), equation), x, weight)
+            return back(dy)[1]
+
+        return gradient
 
     y = jax.eval_shape(partial(jnp.einsum, equation), x, weight)
-    made = last_operation(gradient, y)
+    made = last_operation(gradient_on(place), y)
     assert made == ("layout_constraint" if weight.ndim == 2 else "dot_general")
+    untold = replace(place, rows_first=False)
+    assert last_operation(gradient_on(untold), y) == "dot_general"
     dy = jax.random.normal(jax.random.key(2), y.shape)
     expected = jax.vjp(partial(jnp.einsum, equation), x, weight)[1](dy)[1]
-    np.testing.assert_allclose(gradient(dy), expected, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(gradient_on(place)(dy), expected, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("case", ["gate", "down"])
 def test_a_gradient_in_parts_is_the_same(case: str) -> None:
     equation, x, weight = drawn(case)
-    _, back = jax.vjp(partial(_einsum, partial(_in_parts, (48, 32)), equation), x, weight)
+    _, back = jax.vjp(partial(_einsum, partial(_in_parts, (48, 32), False), equation), x, weight)
     _, expected_back = jax.vjp(partial(jnp.einsum, equation), x, weight)
     dy = jax.random.normal(jax.random.key(2), jnp.einsum(equation, x, weight).shape)
     for got, expected in zip(back(dy), expected_back(dy), strict=True):

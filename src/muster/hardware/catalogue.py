@@ -132,6 +132,7 @@ def _compiler(record: Mapping[str, Any], chip_id: str) -> CompilerTarget:
         name=record["name"],
         chip_config=record["chip_config"],
         gathers_at_once=record.get("gathers_at_once", False),
+        rows_first=record.get("rows_first", True),
         options=options,
     )
 

@@ -9,7 +9,8 @@ against the order of memory, or leaves the matmul to a slow fallback (bfloat16 o
 
 On a torus the gradient is multiplied in the parts in which it is scattered: cut behind the matmul,
 it would be copied. And a matrix is laid out rows first, as the scatter sends it: without that word
-the compiler chose columns for LLaMA-3 70B's `down` on v6e, and copied it (210 of 3,210 ms).
+the compiler chose columns for LLaMA-3 70B's `down` on v6e, and copied it (210 of 3,210 ms). Not on
+chips whose compiler does better untold (`CompilerTarget.rows_first`).
 """
 
 from collections.abc import Callable
@@ -39,7 +40,9 @@ def einsum_on(place: Partition) -> Einsum:
         return jnp.einsum
 
     def einsum(equation: str, x: jax.Array, weight: jax.Array) -> jax.Array:
-        return _einsum(partial(_in_parts, place.parts(weight.shape)), equation, x, weight)
+        rows_first = place.rows_first and weight.ndim == MATRIX
+        in_parts = partial(_in_parts, place.parts(weight.shape), rows_first)
+        return _einsum(in_parts, equation, x, weight)
 
     return einsum
 
@@ -58,11 +61,17 @@ def _turned(left: jax.Array, right: jax.Array, of_left: str, of_right: str, of: 
 
 
 def _in_parts(
-    widths: tuple[int, ...], left: jax.Array, right: jax.Array, of_left: str, of_right: str, of: str
+    widths: tuple[int, ...],
+    rows_first: bool,
+    left: jax.Array,
+    right: jax.Array,
+    of_left: str,
+    of_right: str,
+    of: str,
 ) -> jax.Array:
     columns = (right[..., part] for part in ranges(widths))
     products = [jnp.einsum(f"{of_left},{of_right}->{of}", left, part) for part in columns]
-    if len(of) == MATRIX:
+    if rows_first:
         products = [with_layout_constraint(part, ROWS_FIRST) for part in products]
     return jnp.concatenate(products, axis=-1)
 

@@ -57,6 +57,7 @@ class Partition:
     Attributes:
         sequence_parallel: whether activations between blocks split T over `tensor` too.
         gathers_at_once: whether weights are gathered over all physical axes in one collective.
+        rows_first: whether the compiler is told in which order a matrix's gradient is scattered.
         pieces: the physical axes of each mesh axis, outermost first; empty where there is no torus.
     """
 
@@ -64,6 +65,7 @@ class Partition:
     layout: Layout
     sequence_parallel: bool = True
     gathers_at_once: bool = False
+    rows_first: bool = True
     pieces: Mapping[str, tuple[Piece, ...]] = field(default_factory=dict, hash=False)
 
     @property

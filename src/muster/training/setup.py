@@ -85,6 +85,7 @@ def make_model(
         devices=devices,
         choices=choices,
         torus=planned.torus,
+        rows_first=compiler.rows_first if (compiler := planned.cluster.chip.compiler) else True,
     )
 
 
@@ -163,6 +164,7 @@ def model_on(
     devices: Sequence[jax.Device] | None = None,
     choices: StepChoices = DEFAULT_STEP,
     torus: Torus | None = None,
+    rows_first: bool = True,
 ) -> Model:
     """A model in a layout on the devices that are there.
 
@@ -181,6 +183,7 @@ def model_on(
             layout=layout,
             sequence_parallel=whole,
             gathers_at_once=bool(choices.gathers_at_once),
+            rows_first=rows_first,
             pieces=pieces,
         ),
         attend=attend,
