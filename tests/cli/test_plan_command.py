@@ -268,3 +268,11 @@ def test_what_is_fixed_stays_fixed(muster: Muster) -> None:
     assert muster(*PLAN, "--fix", "tensr=8").status == 2
     assert muster(*PLAN, "--fix", "tensor").status == 2
     assert muster(*PLAN, "--minimize", "joy").status == 2
+
+
+def test_no_training_is_offered_of_what_does_not_fit(muster: Muster) -> None:
+    for batch, offered in (("4seq", True), ("4M", False)):
+        model = "llama-3-8b" if offered else "llama-3-70b"
+        out = muster("plan", model, "--on", "v5p:2x2x1", "--batch", batch).out
+        assert ("carries this plan out" in out) is offered
+        assert ("does not fit" in out) is not offered

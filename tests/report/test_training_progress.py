@@ -33,6 +33,13 @@ def test_rates_are_of_the_time_that_passed_not_means_of_rates(
     assert "left" not in last
 
 
+@pytest.mark.parametrize(("planned", "said"), [(0.5, "MFU 5.0% (plan 50.0%)"), (None, "MFU 5.0%")])
+def test_what_is_no_prediction_is_not_shown(planned: float | None, said: str) -> None:
+    progress = TerminalProgress(planned_mfu=planned)
+    progress._recent = [(1.0, 1234.0, 0.05)]
+    assert f"tokens/s  {said}  " in progress._line(Step(step=120)).plain
+
+
 @pytest.mark.parametrize("width", [60, 80, 100])
 def test_the_line_fits(width: int) -> None:
     progress = TerminalProgress(planned_mfu=0.5)

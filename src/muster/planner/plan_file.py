@@ -86,7 +86,7 @@ class PlannedRun:
 
     @property
     def device_tokens(self) -> int:
-        """Tokens of one device in one microbatch; those of a head that tensor ways share."""
+        """Tokens of one device in one microbatch, as the loss sees them: over all tensor ways."""
         layout, workload = self.layout, self.workload
         chips = layout.batch_ways * layout.microbatches * layout.sequence
         tokens = workload.batch_sequences * workload.sequence_length

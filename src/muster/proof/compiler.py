@@ -10,7 +10,6 @@ import contextlib
 import errno
 import hashlib
 import json
-import math
 import os
 import re
 import shutil
@@ -20,12 +19,13 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from muster.errors import BadInput
 from muster.planner.plan_file import PlannedRun
 from muster.proof import kept
 from muster.proof.child import FROM_OUTSIDE, Progress, run_child
+from muster.proof.sound import Status, is_sound
 
 PACKAGES = ("jax", "jaxlib", "libtpu")
 # What a plan predicts does not change the program that it is compiled to.
@@ -35,9 +35,6 @@ CODE_APART = ("cli", "report", "validation", "proof", "launch", "planner", "roof
 
 # A program is written twice before it stands in its place: the largest seen has 13 MB.
 ROOM_BYTES = 128 * 2**20
-
-STATUSES = ("compiled", "too_large", "refused", "died", "bad_input")
-type Status = Literal["compiled", "too_large", "refused", "died", "bad_input"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -343,57 +340,11 @@ def _check(planned: PlannedRun) -> None:
 def _read(place: Path, *, was_kept: bool) -> Compilation | None:
     result = kept.read_result(place)
     try:
-        if result is None or not _is_sound(result):
+        if result is None or not is_sound(result):
             return None
         return _compilation(result, place, was_kept=was_kept)
     except (KeyError, TypeError, ValueError):  # of another version, or damaged
         return None
-
-
-def _is_sound(result: Mapping[str, Any]) -> bool:
-    """Whether the values of a result are of the kinds that a compilation has."""
-    places = result.get("coordinates", [])
-    return (
-        result["status"] in STATUSES
-        and all(isinstance(result.get(key, ""), str) for key in _TEXTS)
-        and all(_is_number(result.get(key, 0)) for key in _NUMBERS)
-        and _holds(result.get("cost", {}), _is_number)
-        and _holds(result.get("mesh", {}), _is_whole)
-        and all(_holds(result.get(key, {}), _is_text) for key in ("versions", "options"))
-        and (result["status"] != "compiled" or _holds(result["memory"], _is_whole))
-        and isinstance(places, list)
-        and all(isinstance(place, list) and all(map(_is_whole, place)) for place in places)
-        and (result["status"] != "compiled" or _is_a_mesh(result.get("mesh", {}), places))
-    )
-
-
-def _is_a_mesh(ways: Mapping[str, int], places: list[list[int]]) -> bool:
-    """Whether there is a place for every device of the mesh; some are kept without either."""
-    if not ways and not places:
-        return True
-    alike = all(len(place) == COORDINATES for place in places)
-    return alike and min(ways.values(), default=0) > 0 and math.prod(ways.values()) == len(places)
-
-
-COORDINATES = 5  # x, y, z, core, slice
-_TEXTS = ("message", "detail", "space", "ended_by", "note")
-_NUMBERS = ("needed", "usable", "trace_seconds", "compile_seconds", "peak_rss_bytes")
-
-
-def _holds(value: object, of_kind: Callable[[object], bool]) -> bool:
-    return isinstance(value, dict) and all(map(of_kind, value.values()))
-
-
-def _is_text(value: object) -> bool:
-    return isinstance(value, str)
-
-
-def _is_whole(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
-def _is_number(value: object) -> bool:
-    return _is_whole(value) or (isinstance(value, float) and math.isfinite(value))
 
 
 def _compilation(result: Mapping[str, Any], folder: Path, *, was_kept: bool) -> Compilation:

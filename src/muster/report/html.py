@@ -18,12 +18,17 @@ from muster.planner.search import Choice, Minimize, Restrictions
 from muster.planner.sweep import Sweep, sweep_of
 from muster.report.assumptions import assumptions
 from muster.report.bars import memory_bars, waterfall
-from muster.report.plan_report import training_lines
 from muster.report.rules_text import condition, legend
 from muster.report.scaling import scaling_plots, sweep_rows
 from muster.report.strategies import strategies_plot
 from muster.report.trust import error_words, shortage, warnings_of
-from muster.report.words import BOUNDS, VIRTUAL_STAGES, counted, layout_text
+from muster.report.words import (
+    BOUNDS,
+    VIRTUAL_STAGES,
+    counted,
+    layout_text,
+    training_lines,
+)
 from muster.units import format_bytes, format_count, format_flops, format_seconds, format_si
 
 PLUS_MINUS = "\N{PLUS-MINUS SIGN}"

@@ -33,6 +33,7 @@ from muster.report.words import (
     pieces,
     remat_text,
     term_text,
+    training_lines,
 )
 from muster.roofline.flops import training_flops
 from muster.roofline.remat import Remat
@@ -301,27 +302,6 @@ def _training(plan: Plan, screen: Console) -> None:
     for line in lines:
         screen.print(Text(line))
     screen.print()
-
-
-def training_lines(plan: Plan) -> tuple[str, ...]:
-    """Whether `muster train` can carry the plan out, why not, and what it could instead.
-
-    Nothing where the plan does not fit, which stands at the top.
-    """
-    if not plan.fits:
-        return ()
-    if not plan.obstacles:
-        return ("`muster train plan.json` carries this plan out (`--out plan.json` keeps it)",)
-    lines = tuple(f"not here: {obstacle}" for obstacle in plan.obstacles)
-    if plan.trainable is None:
-        return lines
-    instead = plan.trainable
-    slower = instead.seconds / plan.choice.seconds - 1
-    return (
-        *lines,
-        f"the best that it can: {instead.layout}, remat {instead.remat.value}; predicted step "
-        f"{format_seconds(instead.seconds)} ({slower:+.1%})",
-    )
 
 
 def _rules(plan: Plan, screen: Console) -> None:

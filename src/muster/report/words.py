@@ -3,10 +3,12 @@
 import re
 
 from muster.hardware import Chip
+from muster.planner.plan import Plan
 from muster.planner.search import Choice
 from muster.roofline.remat import Remat
 from muster.roofline.software import default_software
 from muster.sharding.mesh import Layout
+from muster.units import format_seconds
 
 BOUNDS = {
     "compute": "compute-bound",
@@ -115,3 +117,24 @@ def term_text(term: str, choice: Choice) -> tuple[str, str]:
     """Label and remark of a term of a choice's step."""
     label, remark = STEP_TERMS[term]
     return label, OFFLOADED if term == "host" and choice.remat.on_host else remark
+
+
+def training_lines(plan: Plan) -> tuple[str, ...]:
+    """Whether `muster train` can carry the plan out, why not, and what it could instead.
+
+    Nothing where the plan does not fit, which stands at the top.
+    """
+    if not plan.fits:
+        return ()
+    if not plan.obstacles:
+        return ("`muster train plan.json` carries this plan out (`--out plan.json` keeps it)",)
+    lines = tuple(f"not here: {obstacle}" for obstacle in plan.obstacles)
+    if plan.trainable is None:
+        return lines
+    instead = plan.trainable
+    slower = instead.seconds / plan.choice.seconds - 1
+    return (
+        *lines,
+        f"the best that it can: {instead.layout}, remat {instead.remat.value}; predicted step "
+        f"{format_seconds(instead.seconds)} ({slower:+.1%})",
+    )

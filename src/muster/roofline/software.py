@@ -84,8 +84,8 @@ class Software:
             logit for the loss of MaxText and T5X, 4.0 for a float32 product).
         own_loss: whether the loss is that of `muster.training.loss`, whose memory is
             `muster.roofline.loss_chunks`'s; `logit_bytes` then says nothing.
-        keeps_products: whether an MLP's product of gate and up is ever kept for the backward pass,
-            not computed as the matmul reads it.
+        keeps_products: whether an MLP's product of gate and up is ever kept for the backward pass.
+            Else what stands between matmuls is computed as they read it, which takes no time.
         sums_apart: whether microbatches' gradients are added up in float32 arrays of their own,
             beside those of the microbatch at work.
     """

@@ -80,7 +80,7 @@ class Partition:
 
     @property
     def on_tpu(self) -> bool:
-        """Whether the devices are TPUs, whose vectors are as wide as a head."""
+        """Whether the devices are TPUs, which are told layouts and have forms of their own."""
         return bool(self.mesh.devices.flat[0].platform == "tpu")
 
     @cached_property

@@ -8,6 +8,9 @@ fusion had 16 MiB of vector memory; with 64 MiB it made no difference to LLaMA-3
 Letters: B sequences, T tokens, N heads, H head_dim.
 """
 
+from collections.abc import Callable
+from functools import partial
+
 import jax
 from jax.experimental.layout import Layout, with_layout_constraint
 from jax.lax import optimization_barrier
@@ -19,7 +22,7 @@ HEADS_FIRST = Layout(major_to_minor=(0, 2, 1, 3))  # of [B, T, N, H]
 
 def gradient_written(x: jax.Array, place: Partition) -> jax.Array:
     """The same, its gradient written once."""
-    return x if place.on_cpu else _written(x)
+    return x if place.on_cpu else _with_gradient(optimization_barrier, x)
 
 
 def gradient_heads_first(x_BTNH: jax.Array, place: Partition) -> jax.Array:
@@ -28,38 +31,29 @@ def gradient_heads_first(x_BTNH: jax.Array, place: Partition) -> jax.Array:
     Without that word the compiler gave LLaMA-3 70B's in another order on v6e, and copied both it
     and the weight that it is made with: 110 ms of 3 s.
     """
-    return _heads_first(x_BTNH) if place.on_tpu else x_BTNH
+    return _with_gradient(_heads_first, x_BTNH) if place.on_tpu else x_BTNH
 
 
-@jax.custom_vjp
-def _written(x: jax.Array) -> jax.Array:
+def _heads_first(dx_BTNH: jax.Array) -> jax.Array:
+    laid_out: jax.Array = with_layout_constraint(dx_BTNH, HEADS_FIRST)
+    return laid_out
+
+
+# To the same numbers: how they are written is all that it changes.
+type _Written = Callable[[jax.Array], jax.Array]
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _with_gradient(_written: _Written, x: jax.Array) -> jax.Array:
     return x
 
 
-def _written_forward(x: jax.Array) -> tuple[jax.Array, None]:
+def _forward(_written: _Written, x: jax.Array) -> tuple[jax.Array, None]:
     return x, None
 
 
-def _written_backward(_saved: None, dx: jax.Array) -> tuple[jax.Array]:
-    written: jax.Array = optimization_barrier(dx)
-    return (written,)
+def _backward(written: _Written, _saved: None, dx: jax.Array) -> tuple[jax.Array]:
+    return (written(dx),)
 
 
-_written.defvjp(_written_forward, _written_backward)
-
-
-@jax.custom_vjp
-def _heads_first(x: jax.Array) -> jax.Array:
-    return x
-
-
-def _heads_first_forward(x: jax.Array) -> tuple[jax.Array, None]:
-    return x, None
-
-
-def _heads_first_backward(_saved: None, dx: jax.Array) -> tuple[jax.Array]:
-    laid_out: jax.Array = with_layout_constraint(dx, HEADS_FIRST)
-    return (laid_out,)
-
-
-_heads_first.defvjp(_heads_first_forward, _heads_first_backward)
+_with_gradient.defvjp(_forward, _backward)

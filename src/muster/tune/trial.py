@@ -9,13 +9,13 @@ from muster.planner.plan_file import PlannedRun
 from muster.proof.child import Progress
 from muster.proof.compiler import (
     Compilation,
-    Status,
     compile_with_known_options,
     kept_with_known_options,
 )
 from muster.proof.hlo import compute_cycles, parse
 from muster.proof.memory import memory_verdict
 from muster.proof.simulate import rates_of
+from muster.proof.sound import Status
 from muster.proof.timeline import time_program
 
 
