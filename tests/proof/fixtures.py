@@ -3,12 +3,11 @@
 import gzip
 import json
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 from muster.proof.hlo import Program, parse
+from tests.proof.keep import PROGRAMS
 
-PROGRAMS = Path(__file__).parent / "programs"
 NAMES = sorted(path.name.removesuffix(".hlo.txt.gz") for path in PROGRAMS.glob("*.hlo.txt.gz"))
 
 
@@ -26,3 +25,8 @@ def program_of(name: str) -> Program:
 def facts_of(name: str) -> dict[str, Any]:
     facts: dict[str, Any] = json.loads((PROGRAMS / f"{name}.json").read_text("utf-8"))
     return facts
+
+
+def kernels_of(name: str) -> Program:
+    """One that holds kernels alone; the name says which JAX wrote it."""
+    return program_of(f"kernels/{name}")

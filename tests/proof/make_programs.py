@@ -6,16 +6,13 @@ in an environment with muster[tpu]. Each is a small model's training step for a 
 scheduled text goes to `programs/NAME.hlo.txt.gz`, and what it was made of to `programs/NAME.json`.
 """
 
-import gzip
 import json
 import sys
-from pathlib import Path
 from typing import Any
 
 from muster.planner.plan_file import PlannedRun, planned_run
 from muster.proof.compiler import compile_plan
-
-PROGRAMS = Path(__file__).parent / "programs"
+from tests.proof.keep import PROGRAMS, keep
 
 LLAMA: dict[str, Any] = {
     "model_type": "llama",
@@ -102,8 +99,7 @@ def make(name: str) -> None:
     sys.stdout.write(f"{name} {made.status} {made.message} {made.compile_seconds:.0f} s\n")
     if made.text is None:
         return
-    text = gzip.compress(made.text.read_bytes(), mtime=0)
-    (PROGRAMS / f"{name}.hlo.txt.gz").write_bytes(text)
+    keep(name, made.text.read_text("utf-8"))
     facts = {
         "plan": dict(plan.document),
         "mesh": made.mesh,

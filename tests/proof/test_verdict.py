@@ -12,7 +12,8 @@ from muster.planner.plan_file import PlannedRun, planned_run
 from muster.proof.compiler import Compilation, Memory
 from muster.proof.verdict import judge
 from muster.report.verdict_report import print_verdict
-from tests.proof.fixtures import PROGRAMS, facts_of, text_of
+from tests.proof.fixtures import facts_of, text_of
+from tests.proof.keep import PROGRAMS
 
 NAME = "llama-v5p-fsdp-tensor"
 GB = 10**9

@@ -44,6 +44,7 @@ from muster.proof.hlo.program import Computation, Op
 from muster.proof.hlo.shape import VMEM, Shape
 
 _BLOCK = re.compile(r'\\?"(block_(?:q|kv)(?:_dkv|_dq)?)\\?": (\d+)')
+_BLOCK_IN_NAME = re.compile(r"_(block_(?:q|kv)(?:_dkv|_dq)?)_(\d+)")
 _FLOAT = {"bf16", "f32", "f16"}
 _MATMULS = {"dkv": 4, "dq": 3, "fwd": 2}
 _FORWARD = 2
@@ -125,7 +126,8 @@ def _attention(name: str, op: Op, reads: Sequence[Shape], moved: float) -> Work 
         return None
     q, k = arrays[0], arrays[1]
     matmuls = next((number for part, number in _MATMULS.items() if part in name), _FORWARD)
-    if matmuls == _MATMULS["dkv"] and len(op.shape.elements) > 2:
+    # One that makes dQ too; what it accumulates in VMEM may be among its results, of fewer dims.
+    if matmuls == _MATMULS["dkv"] and _as_deep(op.shape, k) > 2:
         matmuls = _FUSED_BACKWARD
     *outer, T, H = q.dims
     S = k.dims[-2]
@@ -151,9 +153,15 @@ def _attention(name: str, op: Op, reads: Sequence[Shape], moved: float) -> Work 
     )
 
 
+def _as_deep(shape: Shape, other: Shape) -> int:
+    """How many of a result's arrays have at least as many dims as another array."""
+    return sum(len(array.dims) >= len(other.dims) for array in shape.arrays())
+
+
 def _blocks(op: Op) -> dict[str, int]:
     """The sizes of a splash kernel's blocks, by their names: block_q, block_kv_dkv."""
     found = _BLOCK.findall(op.attributes.get("frontend_attributes", ""))
+    found = found or _BLOCK_IN_NAME.findall(op.name)
     return {name: int(size) for name, size in found}
 
 
