@@ -1,6 +1,6 @@
 """In MaxText's Python: compile one step and keep the text of its program.
 
-ENV/bin/python -P child.py TEXT.hlo.txt.gz FACTS.json SETTING=VALUE ...
+ENV/bin/python -P child.py TRAIN_COMPILE TEXT.hlo.txt.gz FACTS.json SETTING=VALUE ...
 """
 
 import gzip
@@ -16,9 +16,9 @@ from typing import Any, NoReturn
 
 def child(arguments: Sequence[str]) -> None:
     """Compile, and end the process."""
-    train_compile = import_module("maxtext.trainers.pre_train.train_compile")
-    text, left, *settings = arguments
-    spec = find_spec("maxtext")
+    module, text, left, *settings = arguments
+    train_compile = import_module(module)
+    spec = find_spec(module.partition(".")[0])
     assert spec is not None
     assert spec.origin is not None
     compiles = train_compile.jit_and_compile

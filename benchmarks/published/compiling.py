@@ -12,9 +12,11 @@ from typing import Any
 
 from published.flags import REFUSED, instead_of, name_of, taken
 from published.settings import COMMON, Row
+from published.stacks import Stack
 
 QUIET = {"JAX_PLATFORMS": "cpu", "TPU_SKIP_MDS_QUERY": "1", "ALLOW_MULTIPLE_LIBTPU_LOAD": "1"}
 CHILD = Path(__file__).with_name("child.py")
+NOT_COMPILED = "not compiled yet"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,15 +42,22 @@ class Compiled:
     places: tuple[tuple[int, ...], ...] = ()
 
 
-def compile_row(row: Row, folder: Path, maxtext: Path | None) -> Compiled:
-    """Compile a row, or find what an earlier run left."""
+def compile_row(row: Row, stack: Stack, programs: Path, maxtext: Path | None) -> Compiled:
+    """Compile a row, or find what an earlier run left.
+
+    Args:
+        row: what to compile.
+        stack: the versions.
+        programs: where they are kept, those of each stack in its own folder.
+        maxtext: the Python that has them; None compiles nothing.
+    """
+    folder = programs / stack.folder
     text, told = folder / f"{row.id}.hlo.txt.gz", folder / f"{row.id}.json"
     if not told.is_file():
-        if maxtext is None or not row.source:
-            why = "not compiled yet" if row.source else "its settings were not found"
-            return Compiled(path=None, error=why)
+        if maxtext is None:
+            return Compiled(path=None, error=NOT_COMPILED)
         folder.mkdir(parents=True, exist_ok=True)
-        told.write_text(json.dumps(_compile(row, text, maxtext), indent=1))
+        told.write_text(json.dumps(_compile(row, stack, text, maxtext), indent=1))
     facts = json.loads(told.read_text())
     return Compiled(
         path=text if text.is_file() else None,
@@ -61,7 +70,7 @@ def compile_row(row: Row, folder: Path, maxtext: Path | None) -> Compiled:
     )
 
 
-def _compile(row: Row, text: Path, maxtext: Path) -> dict[str, Any]:
+def _compile(row: Row, stack: Stack, text: Path, maxtext: Path) -> dict[str, Any]:
     settings = COMMON | {"compile_topology": row.topology} | dict(row.settings)
     known = text.with_name(f"refused-{row.hardware.partition('-')[0].partition(':')[0]}.json")
     left = text.with_suffix(".told")
@@ -72,7 +81,7 @@ def _compile(row: Row, text: Path, maxtext: Path) -> dict[str, Any]:
         flags = " ".join(f"--{flag}" for flag in taken(row.flags, refused))
         run = subprocess.run(
             [
-                *(str(maxtext), "-P", str(CHILD), str(text), str(left)),
+                *(str(maxtext), "-P", str(CHILD), stack.train_compile, str(text), str(left)),
                 *(f"{key}={value}" for key, value in settings.items()),
             ],
             env=os.environ | QUIET | {"LIBTPU_INIT_ARGS": flags},

@@ -1,24 +1,25 @@
-"""The page with the table."""
+"""The page with the tables: one for each stack of versions."""
 
 import datetime
 from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 
+from muster.hardware import parse_cluster
+from muster.roofline.host_link import host_bandwidth
 from published.flags import CONTINUATION_FUSION, SPARSE_CORES
 from published.reading import Read
+from published.rows import ROWS
+from published.stacks import EARLIER, STACKS, TODAY, Stack
 
-# Of a page, by the ids of rows: a line that begins with it, such as "| maxtext-012 | ...".
+# Of a section, by the ids of rows: a line that begins with it, such as "| maxtext-012 | ...".
 type Lines = Mapping[str, str]
+NOTHING: Lines = MappingProxyType({})
+HEADING = "## By MaxText "
+VERSIONS = "Versions: "
 
 
-def readings(before: str) -> Lines:
-    """The lines of the table on an earlier page whose programs were read."""
-    lines = (line for line in before.splitlines() if line.endswith("% |"))
-    return {line.split(" | ")[0].removeprefix("| "): line for line in lines}
-
-
-def table(rows: Sequence[Read], kept: Lines = MappingProxyType({})) -> Iterator[str]:
-    """The lines of the table, in Markdown; those of `kept` for rows that have no program here."""
+def table(rows: Sequence[Read], kept: Lines = NOTHING) -> Iterator[str]:
+    """The lines of a table, in Markdown; those of `kept` for rows that have no program here."""
     yield (
         "| row | hardware | model | published s | cycles alone ms | as scheduled ms | kernels ms "
         "| exposed communication ms | other waits ms | predicted s | error |"
@@ -37,16 +38,14 @@ def table(rows: Sequence[Read], kept: Lines = MappingProxyType({})) -> Iterator[
 
 PAGE = """# Published steps, read from MaxText's own programs
 
-Made by `benchmarks/published_programs.py` on {date}; do not edit. {versions}.
+Made by `benchmarks/published_programs.py` on {date}; do not edit.
 
-{table}
+Each published step is compiled again, by two stacks of versions: today's, and the one nearest to
+the runs' days that packages reach. They disagree where the compilers do, and both are shown.
 
-{summary}
+{sections}
 
-To make it again, with `pip install maxtext==0.2.5` in an environment of its own:
-
-    uv run --extra train python benchmarks/published_programs.py FOLDER \\
-        --maxtext ENV/bin/python --write docs/published-programs.md
+## What is compared
 
 Rows: of `runs.csv` all that are complete, for v5e, v5p or v6e, of a dense model on one slice; for
 each hardware and model the newest, and of several of one day the one on the most chips. That rule
@@ -62,74 +61,111 @@ As scheduled: the same with matmuls and copies held to what their schedules take
 Kernels, exposed communication, other waits (copies to and from the host or VMEM, operations
 without an estimate): from shapes, links and bandwidths. All are estimates; nothing ran.
 
-These runs were compiled by MaxText and compilers of their day, these programs by the versions
-above: where the two chose other layouts, another offload or another overlap, the error holds that
-too. Settings are the recipe's, but for what a row says below; whatever it leaves open has the
-defaults of MaxText 0.2.5. Two rules hold for all rows that they meet:
+Settings are the recipe's, but for what a row says; whatever it leaves open has MaxText's defaults.
+Two rules hold for all rows that they meet:
 
 - The layers of the runs of 2023 (`maxtext-...`) had attention and MLP side by side on one norm, now
   the decoder block "default"; LLaMA's came to MaxText in January 2024 (its pull request 309).
-- Where this compiler refuses `{fusion}`, by which recipes
-  have gathers run beside matmuls ("not supported/recommended on platforms other than TPU v5e", it
-  says), the SparseCores run them instead:
+- Where a compiler refuses `{fusion}`, by which recipes
+  have gathers run beside matmuls ("not supported/recommended on platforms other than TPU v5e",
+  today's says), the SparseCores run them instead:
 
 {instead}
 
-Rows 001, 005, 026 and 039 came last, after the two rules. 001 was first read 20 % slow; matmuls of
-8-bit integers are since held to their own peak, as those of bf16 are. 005 is as it was first read.
-039 was first read 49 % slow; attention with a window is since timed by the blocks of its kernels'
-grids, not by the whole causal square. 026 moves 94 GB a step between the
-device and the host's memory: of its waits 1.1 s are whole stacks of activations that this compiler
-fetches back, lays out anew and returns, the others what it waits for as the layers run. The
-published run shows neither. How far such steps hide their traffic to the host no reading here can
-tell yet.
+What readings of these rows have taught: matmuls of 8-bit integers are held to their own peak (001
+was 20 % slow); attention with a window is timed by the blocks of its kernels' grids (039, 49 %
+slow); kernels are known by the names that older versions of JAX give them. 005 and 030 are as they
+were first read.
 
-## Rows
+What is not understood: rows 017 and 026 keep every layer's input, Q, K, V and attention's output in
+the host's memory, some 30 GB each way in a step of 026, and both compilers schedule that so
+that the core waits, at the {host} that a chip has to its host; today's also fetches
+two whole stacks of 026 back to lay them out anew, 34 GB. The published steps are shorter than that
+traffic allows with these schedules, so theirs were others, or the way to the host is faster than is
+known. Row 030 keeps less there and hides it.
 
-{rows}
+To make a table again, in an environment of its own:
+
+{make}
+
+## Sources
+
+{sources}
 """
+MAKE = """    pip install {packages}
+    uv run --extra train python benchmarks/published_programs.py FOLDER \\
+        --by {name} --maxtext ENV/bin/python --write docs/published-programs.md"""
+OF_STACKS = {
+    TODAY: "What MaxText and the TPU compiler make of each recipe today.",
+    EARLIER: "The first MaxText that PyPI has, with JAX and libtpu of its month: September 2025.",
+}
 
 
-def page(rows: Sequence[Read], before: str = "") -> str:
+def page(read: Mapping[Stack, Sequence[Read]], before: str = "") -> str:
     """The page, in Markdown.
 
     Args:
-        rows: all of them.
-        before: an earlier page, which holds for rows whose programs are not here.
+        read: every row, by the stacks that were read.
+        before: an earlier page, which holds for stacks and programs that are not here.
     """
-    kept = readings(before)
-    lines = list(table(rows, kept))
-    errors = [
-        float(line.split(" | ")[-1].removesuffix("% |"))
-        for line in readings("\n".join(lines)).values()
-    ]
-    versions = {key: value for each in rows for key, value in each.compiled.versions.items()}
-    told = {line.split(":")[0]: line for line in before.splitlines() if line.startswith("- ")}
-    within = sum(abs(error) <= 10 for error in errors)
-    summary = (
-        f"{within} of {len(rows)} rows are within 10 %; {len(rows) - len(errors)} were not read."
-    )
     return PAGE.format(
         date=datetime.datetime.now(tz=datetime.UTC).date(),
-        versions=", ".join(f"{key} {value}" for key, value in versions.items()),
-        table="\n".join(lines),
-        summary=summary,
+        sections="\n\n".join(_section(stack, read.get(stack, ()), before) for stack in STACKS),
         fusion=CONTINUATION_FUSION,
         instead="\n".join(f"      {flag}" for flag in SPARSE_CORES),
-        rows="\n".join(
-            told[f"- {each.row.id}"]
-            if each.compiled.path is None and f"- {each.row.id}" in told
-            else _told(each)
-            for each in rows
+        host=f"{host_bandwidth(parse_cluster('v6e-256').chip) / 1e9:.0f} GB/s",
+        make="\n\n".join(
+            MAKE.format(name=stack.name, packages=" ".join(stack.packages)) for stack in STACKS
         ),
+        sources="\n".join(f"- {row.id}: {row.source}." for row in ROWS),
     )
 
 
-def _told(each: Read) -> str:
-    """A row's source, and what the compiler said of its flags or of itself."""
+def _section(stack: Stack, rows: Sequence[Read], before: str) -> str:
+    """A stack's table, what it says all in all, and what its compiler said of rows."""
+    known = {each.row.id: each for each in rows}
+    rows = [known.get(row.id) or Read.missing(row) for row in ROWS]
+    old = _section_of(stack, before)
+    lines = list(table(rows, _beginning(old, "| ", " | ")))
+    errors = [float(line.rpartition("| ")[2][:-3]) for line in lines if line.endswith("% |")]
+    within = sum(abs(error) <= 10 for error in errors)
+    said = _beginning(old, "- ", ":")
+    notes = [said.get(each.row.id, "") if each.unknown else _note(each) for each in rows]
+    versions = {key: value for each in rows for key, value in each.compiled.versions.items()}
+    told = ", ".join(f"{key} {value}" for key, value in versions.items())
+    kept = next((line for line in old.splitlines() if line.startswith(VERSIONS)), VERSIONS)
+    return "\n".join(
+        [
+            f"{HEADING}{stack.name}\n",
+            f"{OF_STACKS[stack]}",
+            f"{VERSIONS}{told}." if told else kept,
+            "",
+            *lines,
+            "",
+            f"{within} of {len(rows)} rows are within 10 %; "
+            f"{len(rows) - len(errors)} were not read.",
+            "",
+            *filter(None, notes),
+        ]
+    ).strip()
+
+
+def _section_of(stack: Stack, page: str) -> str:
+    """What an earlier page has of a stack."""
+    _, _, after = page.partition(f"{HEADING}{stack.name}\n")
+    return after.partition("\n## ")[0]
+
+
+def _beginning(section: str, mark: str, end: str) -> Lines:
+    """Lines that begin with a mark and a row's id, by ids."""
+    lines = (line for line in section.splitlines() if line.startswith(mark))
+    return {line.removeprefix(mark).partition(end)[0]: line for line in lines}
+
+
+def _note(each: Read) -> str:
+    """What the compiler said of a row's flags or of itself; "" where it said nothing."""
     refused = ", ".join(f"`{flag}`" for flag in each.compiled.refused)
-    said = [f"- {each.row.id}: {each.row.source or 'settings not found'}"]
-    said += [f"flags refused: {refused}"] if refused else []
+    said = [f"flags refused: {refused}"] if refused else []
     said += ["SparseCores in their place"] if each.compiled.instead else []
     said += [f"not read: {each.compiled.error}"] if each.compiled.error else []
-    return "; ".join(said) + "."
+    return f"- {each.row.id}: {'; '.join(said)}." if said else ""

@@ -7,7 +7,7 @@ from muster.hardware import parse_cluster
 from muster.proof.hlo import parse
 from muster.proof.rates import rates_of
 from muster.proof.reading import read_program
-from published.compiling import Compiled
+from published.compiling import NOT_COMPILED, Compiled
 from published.settings import Row
 
 
@@ -28,6 +28,16 @@ class Read:
     exposed: float = 0.0
     other: float = 0.0
     step: float = 0.0
+
+    @classmethod
+    def missing(cls, row: Row) -> "Read":
+        """Nothing is known of a row."""
+        return cls(row=row, compiled=Compiled(path=None, error=NOT_COMPILED))
+
+    @property
+    def unknown(self) -> bool:
+        """Whether it was never tried here."""
+        return self.compiled.error == NOT_COMPILED
 
     @property
     def error(self) -> float:

@@ -22,6 +22,7 @@ from published.page import page
 from published.reading import Read
 from published.rows import ROWS
 from published.settings import Row
+from published.stacks import EARLIER, STACKS, TODAY
 
 REFUSED = {CONTINUATION_FUSION: "false", "xla_tpu_unheard_of": ""}
 
@@ -55,16 +56,37 @@ def test_flags_that_nothing_refuses_stay() -> None:
     assert taken(["xla_tpu_rwb_fusion=false"], REFUSED) == ["xla_tpu_rwb_fusion=false"]
 
 
+def never_compiled(folder: Path) -> list[Read]:
+    return [Read(row=row, compiled=compile_row(row, TODAY, folder, None)) for row in ROWS]
+
+
 def test_no_row_is_dropped_from_the_page(tmp_path: Path) -> None:
-    rows = [Read(row=row, compiled=compile_row(row, tmp_path, None)) for row in ROWS]
-    text = page(rows)
-    assert f"0 of {len(ROWS)} rows are within 10 %; {len(ROWS)} were not read." in text
-    assert all(f"| {row.id} |" in text for row in ROWS)
+    text = page({TODAY: never_compiled(tmp_path)})
+    none = f"0 of {len(ROWS)} rows are within 10 %; {len(ROWS)} were not read."
+    assert text.count(none) == len(STACKS)
+    assert all(text.count(f"| {row.id} |") == len(STACKS) for row in ROWS)
 
 
 def test_a_row_says_what_was_refused() -> None:
     refused = (f"{CONTINUATION_FUSION}=true",)
     left = Compiled(path=None, refused=refused, instead=SPARSE_CORES, error="died")
-    text = page([Read(row=ROWS[0], compiled=left)])
+    text = page({TODAY: [Read(row=ROWS[0], compiled=left)]})
     said = f"flags refused: `{CONTINUATION_FUSION}=true`; SparseCores in their place"
-    assert f"{said}; not read: died." in text
+    assert f"- {ROWS[0].id}: {said}; not read: died." in text
+
+
+def test_what_was_read_before_stays_where_it_was_read(tmp_path: Path) -> None:
+    """Neither the other stack's table nor one of programs that are gone changes a table."""
+    versions = {"maxtext": "0.1.0", "jax": "0.7.2"}
+    program = Compiled(path=tmp_path, refused=("xla_tpu_x=true",), versions=versions)
+    read = Read(row=ROWS[1], compiled=program, step=1.1 * ROWS[1].step)
+    before = page({EARLIER: [read]})
+    line = next(line for line in before.splitlines() if line.endswith("| +10.0% |"))
+    for later in ({TODAY: never_compiled(tmp_path)}, {EARLIER: never_compiled(tmp_path)}, {}):
+        after = page(later, before)
+        today, earlier = after.split("## By MaxText ")[1:3]
+        assert line in earlier
+        assert line not in today
+        assert "Versions: maxtext 0.1.0, jax 0.7.2." in earlier
+        assert f"- {ROWS[1].id}: flags refused: `xla_tpu_x=true`." in earlier
+        assert "1 of 13 rows are within 10 %; 12 were not read." in earlier

@@ -20,6 +20,7 @@ from muster.proof.hlo.schedule import walk
 _CONTRACTED = re.compile(r"[\d,]*")
 _LABELS = re.compile(r"(\w+)_(\w+)->(\w+)")
 _FIELD = re.compile(r"(\w+)=([\dx_-]+)")
+_LONGEST = 2**20  # of a spatial dim: sequences and heads are shorter
 
 
 def matmul_flops(program: Program) -> float:
@@ -127,18 +128,51 @@ def _windows(text: str) -> Iterator[_Window]:
             size=int(size),
             stride=int(fields.get("stride", ones)[dim]),
             before=int(fields.get("pad", ["0_0"] * len(sizes))[dim].split("_")[0]),
-            input_dilation=int(fields.get("lhs_dilate", ones)[dim]),
+            input_dilation=max(1, int(fields.get("lhs_dilate", ones)[dim])),
             window_dilation=int(fields.get("rhs_dilate", ones)[dim]),
         )
 
 
 @lru_cache(maxsize=4096)
 def _taps(inputs: int, results: int, window: _Window) -> int:
-    """Pairs (result, tap) that fall on a number of the input, not on padding or between."""
+    """Pairs (result, tap) that fall on a number of the input, not on padding or between.
+
+    Of the shorter of the two every one is looked at, of the other they are counted; where both are
+    longer than any that a matmul keeps apart, all pairs are taken to fall on the input.
+    """
     last = (inputs - 1) * window.input_dilation
+    result, tap = (results, window.stride), (window.size, window.window_dilation)
+    (few, step), (many, stride) = sorted((result, tap))
+    if few > _LONGEST:
+        return results * window.size
     return sum(
-        0 <= place <= last and place % window.input_dilation == 0
-        for result in range(results)
-        for tap in range(window.size)
-        for place in (result * window.stride + tap * window.window_dilation - window.before,)
+        _on_input(
+            window.before - each * step,
+            stride=stride,
+            many=many,
+            last=last,
+            dilation=window.input_dilation,
+        )
+        for each in range(few)
     )
+
+
+def _on_input(start: int, *, stride: int, many: int, last: int, dilation: int) -> int:
+    """How many i < many have 0 <= i * stride - start <= last, a multiple of dilation.
+
+    >>> _on_input(1, stride=1, many=4, last=2, dilation=1)  # places -1, 0, 1, 2
+    3
+    >>> _on_input(0, stride=2, many=4, last=9, dilation=3)  # of 0, 2, 4, 6
+    2
+    """
+    if stride == 0:
+        return many * (0 <= -start <= last and start % dilation == 0)
+    first = max(0, -(-start // stride))
+    end = min(many - 1, (last + start) // stride)
+    common = math.gcd(stride, dilation)
+    if start % common or end < first:
+        return 0
+    period = dilation // common
+    inverse = pow(stride // common, -1, period) if period > 1 else 0
+    first += (start // common * inverse - first) % period
+    return max(0, (end - first) // period + 1)
