@@ -378,14 +378,15 @@ def _what(job: TrainingJob, feed: Feed, attention: str, done: int) -> list[str]:
     seen = (steps - done) * workload.batch_tokens
     return [
         f"{planned.architecture.name}: {format_count(params.trainable)} parameters in "
-        f"{workload.param_dtype}, computed in {workload.compute_dtype}; attention {attention}",
-        f"layout {layout} on {planned.cluster.name}, remat {planned.remat.value}; "
-        f"plan: {planned.step_seconds:.3g} s a step, MFU {planned.mfu:.1%} (6N)"
+        f"{workload.param_dtype}, computed in {workload.compute_dtype}",
+        f"attention {attention}",
+        f"layout {layout} on {planned.cluster.name}, remat {planned.remat.value}",
+        f"plan {planned.step_seconds:.3g} s a step, MFU {planned.mfu:.1%} (6N)"
         + (", of nominal CPUs: no prediction" if planned.cluster.chip.kind == "cpu" else ""),
         f"data {format_bytes(data.bytes)}: {files or 'random tokens'} in {data.documents:,} "
         f"documents or pieces of them{skipped}; tokens by {job.data.tokenizer}",
         f"steps {done + 1:,} to {steps:,} of {workload.batch_tokens:,} tokens "
-        f"({workload.batch_sequences} x {workload.sequence_length}), {format_count(seen)} in all; "
+        f"({workload.batch_sequences} x {workload.sequence_length}), {format_count(seen)} in all",
         f"learning rate {job.optimizer.learning_rate:.3g}, {job.optimizer.schedule}, "
         f"{job.optimizer.warmup_steps} of warmup",
     ]

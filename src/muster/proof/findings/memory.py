@@ -20,6 +20,7 @@ CERTAIN = 0.95
 # From the one that computes least again on.
 BY_LESS_AGAIN = (Remat.NONE, Remat.MINIMAL, Remat.OUTPUTS)
 _PARAMS = "state.params["
+_NAMED = 3
 
 
 def replicated(step: Seen) -> Iterator[Finding]:
@@ -67,14 +68,18 @@ def made_whole(step: Seen) -> Iterator[Finding]:
         if each.array_bytes >= max(LARGE, LARGE_SHARE * step.usable):
             name = words(each.op_name) or each.kind
             largest[name] = max(largest.get(name, 0), each.array_bytes)
-    for name, size in sorted(largest.items(), key=lambda item: -item[1])[:3]:
-        yield Finding(
-            id="whole-array",
-            cost_seconds=0.0,
-            what=f"{name} stands whole on every device for a while: {format_bytes(size)}, "
-            f"{size / step.usable:.0%} of HBM",
-            change="`tensor` ways, which split it where it is used; or the work on it in chunks",
-        )
+    if not largest:
+        return
+    named = sorted(largest.items(), key=lambda item: -item[1])
+    listed = ", ".join(f"{name} ({format_bytes(size)})" for name, size in named[:_NAMED])
+    more = f" and {len(named) - _NAMED} more" if len(named) > _NAMED else ""
+    yield Finding(
+        id="whole-array",
+        cost_seconds=0.0,
+        what=f"whole on every device for a while: {listed}{more}; of HBM the largest takes "
+        f"{named[0][1] / step.usable:.0%}",
+        change="`tensor` ways, which split it where it is used; or the work on it in chunks",
+    )
 
 
 def spare_memory(step: Seen) -> Iterator[Finding]:
