@@ -299,6 +299,46 @@ def test_a_schedule_is_quicker_than_what_was_guessed_before_it() -> None:
     assert seconds["copy"] == pytest.approx(2 * 8192**2 * 2 / (0.55 * 2.765e12), rel=1e-3)
 
 
+MOVED = """HloModule m, is_scheduled=true
+%add (x: bf16[], y: bf16[]) -> bf16[] {
+  %x = bf16[] parameter(0)
+  %y = bf16[] parameter(1)
+  ROOT %sum = bf16[] add(%x, %y)
+}
+ENTRY %main (a: bf16[4,4,32,8192,128], b: bf16[8,8192,4096]) -> bf16[6,8192,4096] {
+  %a = bf16[4,4,32,8192,128]{4,3,2,1,0:T(8,128)(2,1)} parameter(0)
+  %b = bf16[8,8192,4096]{2,1,0:T(8,128)(2,1)} parameter(1)
+  %zero = bf16[]{:T(256)} constant(0)
+  %reduce = bf16[4,32,8192,128]{3,2,1,0:T(8,128)(2,1)} reduce(%a, %zero), dimensions={0}, \
+to_apply=%add, backend_config={"window_config":{"estimated_cycles":"16976904"}}
+  %zeros = bf16[16,2,4096,64,128]{4,3,2,1,0:T(8,128)(2,1)} broadcast(%zero), dimensions={}, \
+backend_config={"window_config":{"estimated_cycles":"24215616"}}
+  %pad = bf16[14,8192,4096]{2,1,0:T(8,128)(2,1)} pad(%b, %zero), padding=3_3x0_0x0_0, \
+backend_config={"window_config":{"estimated_cycles":"11524118"}}
+  ROOT %slice = bf16[6,8192,4096]{2,1,0:T(8,128)(2,1)} slice(%b), \
+slice={[0:6], [0:8192], [0:4096]}, backend_config={"window_config":{"estimated_cycles":"4970592"}}
+}
+"""
+
+
+def test_what_only_moves_numbers_takes_what_its_bytes_take() -> None:
+    """Estimates of v6e's compiler, and what it then scheduled: bundles of a round times rounds."""
+    seconds = {
+        c.name: c.seconds for c in time_program(parse(MOVED), parse_cluster("v6e:1x1")).costs
+    }
+    of_b = 8 * 8192 * 4096 * 2
+    moved = {
+        "reduce": 5 * 4 * 32 * 8192 * 128 * 2,
+        "zeros": 16 * 2 * 4096 * 64 * 128 * 2,
+        "pad": of_b + 14 * of_b // 8,
+        "slice": 2 * of_b * 6 // 8,
+    }
+    scheduled = {"reduce": 211 * 4096, "zeros": 91 * 8192, "pad": 122 * 3648, "slice": 89 * 1536}
+    for name, each in moved.items():
+        assert seconds[name] == pytest.approx(each / (0.55 * 1.64e12), rel=0.01), name
+        assert scheduled[name] / 1.75e9 < seconds[name], name
+
+
 def test_features_count_as_whole_tiles() -> None:
     heads = """HloModule h, is_scheduled=true
 ENTRY %main (a: bf16[8192,8192]) -> bf16[8192,128] {
