@@ -2,12 +2,12 @@
 
     MAXTEXT=/path/to/env/bin/python     an environment of its own
     uv run --extra train python benchmarks/published_programs.py FOLDER --maxtext $MAXTEXT
-        [--by 0.2.5|0.1.0] [--only ROW ...] [--write docs/published-programs.md]
+        [--by 2026-11|2025-09|2025-06] [--only ROW ...] [--write docs/published-programs.md]
 
 Compiles each row's step with MaxText's `train_compile`, in a process of its own, for the real
 topology (no TPU is needed), keeps the scheduled HLO text in FOLDER, reads it and prints the table.
 A text that is already there is read again, not compiled again; rows whose texts are no longer there
-stay on the page as they are. `--by` says with which MaxText and compiler: see published/stacks.py.
+stay on the page as they are. `--by` says by the compiler of which month: see published/stacks.py.
 
 Which rows: of `runs.csv` all that are complete, for v5e, v5p or v6e, of a dense model on one slice;
 for each (hardware, model) the newest, and of several of one day the one on the most chips. Written

@@ -51,7 +51,7 @@ def compile_row(row: Row, stack: Stack, programs: Path, maxtext: Path | None) ->
         programs: where they are kept, those of each stack in its own folder.
         maxtext: the Python that has them; None compiles nothing.
     """
-    folder = programs / stack.folder
+    folder = programs / stack.name
     text, told = folder / f"{row.id}.hlo.txt.gz", folder / f"{row.id}.json"
     if not told.is_file():
         if maxtext is None:

@@ -1,21 +1,26 @@
-"""The page with the tables: one for each stack of versions."""
+"""The page with the tables: one for each stack of versions, and what they come to."""
 
+import csv
 import datetime
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 
 from muster.hardware import parse_cluster
 from muster.roofline.host_link import host_bandwidth
+from muster.validation.runs import RUNS_FILE
 from published.flags import CONTINUATION_FUSION, SPARSE_CORES
 from published.reading import Read
 from published.rows import ROWS
-from published.stacks import EARLIER, STACKS, TODAY, Stack
+from published.stacks import STACKS, Stack, nearest
 
 # Of a section, by the ids of rows: a line that begins with it, such as "| maxtext-012 | ...".
 type Lines = Mapping[str, str]
 NOTHING: Lines = MappingProxyType({})
-HEADING = "## By MaxText "
+HEADING = "## By the compiler of "
 VERSIONS = "Versions: "
+WITHIN = 10  # percent
+_ERROR = re.compile(r"\| ([+-][\d.]+)% \|$")
 
 
 def table(rows: Sequence[Read], kept: Lines = NOTHING) -> Iterator[str]:
@@ -40,8 +45,13 @@ PAGE = """# Published steps, read from MaxText's own programs
 
 Made by `benchmarks/published_programs.py` on {date}; do not edit.
 
-Each published step is compiled again, by two stacks of versions: today's, and the one nearest to
-the runs' days that packages reach. They disagree where the compilers do, and both are shown.
+A published step was compiled by the compiler of its day; today's writes another program of the same
+recipe. So each is compiled again by three, and each program is read as `muster inspect` reads it.
+Where they disagree the compilers do, and all are shown.
+
+Error of the step, by the month of the compiler; the nearest is the one that was nearest to the run:
+
+{summary}
 
 {sections}
 
@@ -57,7 +67,7 @@ programs are MaxText's and are not in this repository.
 Published: seconds of one step where the source gives them; of `maxtext-...` rows, which give
 TFLOP/s, the tokens of a step over the rate that the row's way of counting FLOPs implies.
 Cycles alone: the sum of what the compiler guessed (`estimated_cycles`), over the clock.
-As scheduled: the same with matmuls and copies held to what their schedules take.
+As scheduled: the same with matmuls, and what only moves numbers, held to what their schedules take.
 Kernels, exposed communication, other waits (copies to and from the host or VMEM, operations
 without an estimate): from shapes, links and bandwidths. All are estimates; nothing ran.
 
@@ -74,15 +84,15 @@ Two rules hold for all rows that they meet:
 
 What readings of these rows have taught: matmuls of 8-bit integers are held to their own peak (001
 was 20 % slow); attention with a window is timed by the blocks of its kernels' grids (039, 49 %
-slow); kernels are known by the names that older versions of JAX give them. 005 and 030 are as they
-were first read.
+slow); what only moves numbers is held to its bytes (026 and 030, 5 to 8 % slow); kernels are known
+by the names that older versions of JAX give them.
 
-What is not understood: rows 017 and 026 keep every layer's input, Q, K, V and attention's output in
-the host's memory, some 30 GB each way in a step of 026, and both compilers schedule that so
-that the core waits, at the {host} that a chip has to its host; today's also fetches
-two whole stacks of 026 back to lay them out anew, 34 GB. The published steps are shorter than that
-traffic allows with these schedules, so theirs were others, or the way to the host is faster than is
-known. Row 030 keeps less there and hides it.
+Rows 017 and 026 keep every layer's input, Q, K, V and attention's output in the host's memory, 30
+GB each way in a step of 026. The compiler of the month before run 026 lets those copies run through
+the whole layer, and nothing waits. Those of later months want some of them done early in the layer:
+that waits, at the {host} that a chip has to its host. They also fetch whole stacks
+back to lay them out anew (2026), or first write them full of zeros (2025-09; of row 030 these do
+not fit). A program that offloads should be looked at with the compiler that it will run with.
 
 To make a table again, in an environment of its own:
 
@@ -95,22 +105,20 @@ To make a table again, in an environment of its own:
 MAKE = """    pip install {packages}
     uv run --extra train python benchmarks/published_programs.py FOLDER \\
         --by {name} --maxtext ENV/bin/python --write docs/published-programs.md"""
-OF_STACKS = {
-    TODAY: "What MaxText and the TPU compiler make of each recipe today.",
-    EARLIER: "The first MaxText that PyPI has, with JAX and libtpu of its month: September 2025.",
-}
 
 
 def page(read: Mapping[Stack, Sequence[Read]], before: str = "") -> str:
     """The page, in Markdown.
 
     Args:
-        read: every row, by the stacks that were read.
+        read: rows, by the stacks that were read.
         before: an earlier page, which holds for stacks and programs that are not here.
     """
+    sections = {stack: _section(stack, read.get(stack, ()), before) for stack in STACKS}
     return PAGE.format(
         date=datetime.datetime.now(tz=datetime.UTC).date(),
-        sections="\n\n".join(_section(stack, read.get(stack, ()), before) for stack in STACKS),
+        summary="\n".join(_summary(sections)),
+        sections="\n\n".join(sections.values()),
         fusion=CONTINUATION_FUSION,
         instead="\n".join(f"      {flag}" for flag in SPARSE_CORES),
         host=f"{host_bandwidth(parse_cluster('v6e-256').chip) / 1e9:.0f} GB/s",
@@ -121,14 +129,55 @@ def page(read: Mapping[Stack, Sequence[Read]], before: str = "") -> str:
     )
 
 
+def _summary(sections: Mapping[Stack, str]) -> Iterator[str]:
+    """Every row's error by every stack, with what they come to."""
+    lines = {stack: _beginning(section, "| ", " | ") for stack, section in sections.items()}
+    days = _days()
+    columns: dict[str, list[float | None]] = {stack.name: [] for stack in STACKS}
+    columns["nearest"] = []
+    for row in ROWS:
+        errors = {stack: _error(lines[stack].get(row.id, "")) for stack in STACKS}
+        for stack, error in errors.items():
+            columns[stack.name].append(error)
+        columns["nearest"].append(errors[nearest(days[row.id])])
+    yield "| row | run | " + " | ".join(columns) + " |"
+    yield "|---|---|" + "--:|" * len(columns)
+    for number, row in enumerate(ROWS):
+        told = (_percent(column[number]) for column in columns.values())
+        yield f"| {row.id} | {days[row.id]:%Y-%m} | " + " | ".join(told) + " |"
+    known = [[each for each in column if each is not None] for column in columns.values()]
+    within = (f"{sum(abs(each) <= WITHIN for each in each)} of {len(each)}" for each in known)
+    yield f"| within {WITHIN} % | | " + " | ".join(within) + " |"
+    means = (_mean(each) for each in known)
+    yield "| mean of absolute errors | | " + " | ".join(means) + " |"
+
+
+def _mean(errors: Sequence[float]) -> str:
+    return f"{sum(map(abs, errors)) / len(errors):.1f}%" if errors else ""
+
+
+def _percent(error: float | None) -> str:
+    return "not read" if error is None else f"{error:+.1f}%"
+
+
+def _error(line: str) -> float | None:
+    """The error at the end of a row's line, in percent; None where it was not read."""
+    found = _ERROR.search(line)
+    return float(found.group(1)) if found else None
+
+
+def _days() -> dict[str, datetime.date]:
+    """When the runs were published; the first of a month where no day is told."""
+    with RUNS_FILE.open(newline="") as file:
+        told = {run["id"]: run["date"] for run in csv.DictReader(file)}
+    return {row.id: datetime.date.fromisoformat(f"{told[row.id]}-01"[:10]) for row in ROWS}
+
+
 def _section(stack: Stack, rows: Sequence[Read], before: str) -> str:
     """A stack's table, what it says all in all, and what its compiler said of rows."""
     known = {each.row.id: each for each in rows}
     rows = [known.get(row.id) or Read.missing(row) for row in ROWS]
     old = _section_of(stack, before)
-    lines = list(table(rows, _beginning(old, "| ", " | ")))
-    errors = [float(line.rpartition("| ")[2][:-3]) for line in lines if line.endswith("% |")]
-    within = sum(abs(error) <= 10 for error in errors)
     said = _beginning(old, "- ", ":")
     notes = [said.get(each.row.id, "") if each.unknown else _note(each) for each in rows]
     versions = {key: value for each in rows for key, value in each.compiled.versions.items()}
@@ -137,13 +186,9 @@ def _section(stack: Stack, rows: Sequence[Read], before: str) -> str:
     return "\n".join(
         [
             f"{HEADING}{stack.name}\n",
-            f"{OF_STACKS[stack]}",
             f"{VERSIONS}{told}." if told else kept,
             "",
-            *lines,
-            "",
-            f"{within} of {len(rows)} rows are within 10 %; "
-            f"{len(rows) - len(errors)} were not read.",
+            *table(rows, _beginning(old, "| ", " | ")),
             "",
             *filter(None, notes),
         ]
