@@ -1,6 +1,7 @@
 """What `muster tune` says while it works: a line that changes; without a terminal, one a trial."""
 
 from contextlib import suppress
+from textwrap import fill
 from threading import Lock
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
@@ -8,6 +9,7 @@ from typing import TYPE_CHECKING, Self
 import click
 from rich.console import Console
 
+from muster.report.terminal import MAX_WIDTH
 from muster.units import format_seconds
 
 if TYPE_CHECKING:
@@ -65,7 +67,7 @@ class Shown:
                 self._best = min(self._best or trial.seconds, trial.seconds)
             line = _line(trial)
             if self._status is None:
-                click.echo(line, err=True)
+                click.echo(fill(line, MAX_WIDTH, subsequent_indent="  "), err=True)
                 return
             self._screen.print(line)
             self._update()

@@ -12,8 +12,8 @@ from muster.tune.search import LEAST_GAIN, Trial, Tuning
 from muster.tune.trial import Reading, reading_json
 from muster.units import format_bytes, format_seconds
 
-# Predicted over published step time less 1, of the programs of docs/published-programs.md that were
-# read the way that trials are.
+# Predicted over published step time less 1, of the programs of docs/published-programs.md: each as
+# the compiler wrote it that is nearest to the run in time, read the way that trials are.
 PUBLISHED_ERRORS = (
     -0.067, 0.008, 0.014, -0.004, -0.065, 0.029, 0.105, -0.041, -0.101, 0.510, 0.028,
 )  # fmt: skip
@@ -28,8 +28,9 @@ def how_far_off() -> str:
     near = sum(each <= 0.1 for each in errors)
     half = math.ceil(100 * median(errors))
     return (
-        f"no chip has run these steps: of {len(errors)} published runs whose programs were read in "
-        f"the same way, {near} were within 10% of the measured step, half within "
+        f"no chip has run these steps: of {len(errors)} published runs, compiled again by the "
+        f"compilers nearest to their days and read in the same way, {near} were within 10% of the "
+        "measured step, half within "
         f"{half}%, and the worst was {errors[-1]:.0%} off ({PUBLISHED}); a gain that is smaller is "
         "one to measure before it is believed"
     )
