@@ -47,7 +47,8 @@ class Case:
 
 
 # 512 tokens a chip on 8192 chips, as the 70B with 1024 sequences has; 4096 tokens on the others.
-# MaxText 0.2.5's cycles: its best of three remat policies, summed from its compiled programs.
+# MaxText 0.2.5's cycles: its best of three remat policies with its default flags, summed from its
+# compiled programs before there was a plan to compare; maxtext_cycles.toml has later ones.
 CASES = (
     Case(model="llama-3-70b", hardware="v5p:16x16x32", sequences=1024, maxtext_ms=929),
     Case(model="llama-3-70b", hardware="v5p:4x4x4", sequences=64, maxtext_ms=5324),
@@ -144,8 +145,9 @@ def page(rows: list[tuple[str, ...]]) -> Iterator[str]:
     yield "Made by `uv run --extra tpu python benchmarks/verify_table.py --write ...`; sequences"
     yield "of 4096 tokens. Memory is the compiled program's, of one device; cycles are the"
     yield "compiler's estimates without attention kernels; steps are walks through schedules that"
-    yield "no chip ran. MaxText 0.2.5: the best of three remat policies, default flags, of two"
-    yield "set-ups; tuned-plans.md has all, with other flags. Exposed: communication that no work"
+    yield "no chip ran. MaxText 0.2.5: cycles of its best of three remat policies with its default"
+    yield "flags, as first summed, for two set-ups; tuned-plans.md has its fewest, with muster's"
+    yield "flags, for more. Exposed: communication that no work"
     yield "hides. Of: usable GB of one device (a chip of v7x has two, and `muster plan` counts"
     yield "chips). Seconds, child GB: time and memory of compiling, beside other work here."
     yield ""

@@ -47,8 +47,8 @@ def advice(
         yield does_not_fit(cluster, choice, nearest)
     elif not choice.roomy:
         yield (
-            f"memory is {memory.total / memory.usable:.0%} full, and predicted memory may be off "
-            f"by {1 - ROOMY:.0%}: it may not fit"
+            f"memory is {memory.total / memory.usable:.0%} full, and predicted memory may be "
+            f"{1 - ROOMY:.0%} too low: it may not fit"
         )
     if memory.fits:
         idle = layout.chips_used < cluster.chips and not restrictions.max_chips

@@ -19,7 +19,7 @@ AXES = ("stage", "data", "fsdp", "sequence", "expert", "tensor", "microbatches")
 # the same choice as one that also lists what is worth showing, in less time.
 EQUAL = 1.01
 # How much of its memory a chip may be predicted to fill before less of it is worth a hair of time:
-# predicted memory is off by 4% at the median of the runs that publish it and by 14% at most.
+# predicted memory is off by 4% at the median of the runs that publish it, and 14% too low at most.
 ROOMY = 0.86
 CLEARLY_LESS = 0.05  # of usable memory
 # From most memory to least, and but for the last from least computed again to most.

@@ -110,15 +110,15 @@ class Durations:
         takes. In thousands of cycles, of v6e and libtpu 0.0.52, bf16, as it guessed, as scheduled
         (bundles of the pipelined loop, six buffers deep, times its rounds), and by the formula:
 
-            sum of 4 arrays of 268 MB         16,977      864    2,604
-            zeros, 2.1 GB                     24,216      746    4,166
-            padding, 537 MB to 940 MB         11,524      445    2,865
-            slice of whole rows, 805 MB        4,971      137    1,563
-            slice from lane 1 on, 537 MB       3,314      260    1,042
-            sums over 8,192 lanes, 537 MB      6,054      311    1,042
+            sum of 4 arrays of 268 MB         16,977      864    2,607
+            zeros, 2.1 GB                     24,216      746    4,172
+            padding, 537 MB to 940 MB         11,524      445    2,868
+            slice of whole rows, to 403 MB     4,971      137    1,564
+            slice from lane 1 on, to 268 MB    3,314      260    1,043
+            sums over 8,192 lanes, 537 MB      6,054      311    1,043
 
         On v5p it guesses as much too much. Of v5e, to transpose a tile of 128 rows and 640 columns
-        of a gathered weight, 9,696 cycles, of which 380 are scheduled and the bytes take 900.
+        of a gathered weight, 9,696 cycles, of which 380 are scheduled; by the formula 1,093.
         Infinite for what computes.
         """
         if op.opcode not in MOVES:

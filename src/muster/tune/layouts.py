@@ -28,7 +28,7 @@ from muster.tune.choices import with_options, with_step
 WORTH_COMPILING = 1.25
 MESHES = 8
 MICROBATCHES = (1, 2, 4, 8)
-# Predicted memory may be off by so much: of 14 set-ups of docs/verified-plans.md none by more.
+# Predicted memory may be too high by so much; of the set-ups of docs/verified-plans.md none is.
 MEMORY_OFF = 1.12
 
 
