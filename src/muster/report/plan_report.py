@@ -193,7 +193,9 @@ def _price(plan: Plan) -> tuple[str, str]:
     price = plan.cluster.chip.price_usd_per_hour
     if price is None or plan.estimate.cost_usd is None:
         return "-", f"no list price of {plan.cluster.chip.id} is known"
-    return f"${plan.estimate.cost_usd:,.0f}", f"at ${price:.2f} a chip-hour on demand"
+    fact = plan.cluster.chip.fact("price.usd_per_chip_hour")
+    doubt = f"; {fact.note}" if fact is not None and fact.note and fact.confidence == "low" else ""
+    return f"${plan.estimate.cost_usd:,.0f}", f"at ${price:.2f} a chip-hour on demand{doubt}"
 
 
 def _step(plan: Plan, screen: Console) -> None:
