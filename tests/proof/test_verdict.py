@@ -119,7 +119,7 @@ def test_inspect_reads_any_program(as_json: bool) -> None:
 
 @pytest.mark.parametrize(
     ("content", "says"),
-    [(b"", "not"), (b"HloModule x\n", "no computations"), (b"\xff\xfe\x00", "not text")],
+    [(b"", "not"), (b"HloModule x\n", "no computations"), (b"\xff\xfe\x00", "not UTF-8 text")],
 )
 def test_inspect_refuses_what_is_no_program(tmp_path: Path, content: bytes, says: str) -> None:
     file = tmp_path / "x.hlo.txt"

@@ -35,6 +35,7 @@ def inspect(program: Path, hardware: str, trace: Path | None, as_json: bool) -> 
     """Read a scheduled HLO text: cycles by operation, collectives, timeline, findings."""
     from muster.proof.hlo.kinds import gpu_part
     from muster.proof.reading import read_program
+    from muster.proof.simulate import NOT_AS_WRITTEN
     from muster.proof.trace import trace_bytes
 
     check_outputs({"--trace": trace}, [("the program itself", program)])
@@ -47,20 +48,21 @@ def inspect(program: Path, hardware: str, trace: Path | None, as_json: bool) -> 
                 "scheduled TPU programs"
             )
         there = cluster.chips * cluster.chip.devices_per_chip
-        if parsed.devices not in {1, there}:
+        one_slice = there // cluster.slices  # several slices run a program each, tied over DCN
+        if parsed.devices not in {1, there, one_slice}:
             raise BadInput(
-                f"{printable(program)} is a program for {parsed.devices:,} devices; {cluster.name} "
-                f"has {there:,}: name the hardware that it was compiled for"
+                f"{printable(program)} is a program for {parsed.devices:,} "
+                f"device{'s' * (parsed.devices != 1)}; {cluster.name} has {there:,}: name the "
+                "hardware that it was compiled for"
             )
         reading = read_program(parsed, cluster)
     except RecursionError:
         raise BadInput(f"{printable(program)} is nested too deep to be read") from None
-    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
-        # Of what no compiler writes (a dot of nothing, cycles that are no number) there is more
-        # than can be listed.
+    except NOT_AS_WRITTEN as error:
+        which = next(iter(getattr(error, "__notes__", ())), "an operation")
         raise BadInput(
-            f"{printable(program)} cannot be read: an operation is not as the TPU compiler writes "
-            f"it ({type(error).__name__}: {printable(str(error))[:80]})"
+            f"{printable(program)} cannot be read: {printable(which)[:80]} is not as the TPU "
+            f"compiler writes it ({type(error).__name__}: {printable(str(error))[:80]})"
         ) from error
     try:
         _show(reading, program, as_json=as_json)
@@ -94,7 +96,9 @@ def _text(path: Path) -> str:
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError:
-        raise BadInput(f"{where} is not text; XLA writes it with --xla_dump_hlo_as_text") from None
+        raise BadInput(
+            f"{where} is not UTF-8 text; XLA writes it with --xla_dump_hlo_as_text"
+        ) from None
 
 
 def _program(path: Path) -> "Program":

@@ -10,7 +10,7 @@ from muster.proof.costs import COMPUTE, GUESSED, KERNEL
 from muster.proof.hlo.flops import factors_of, matmul_flops_of
 from muster.proof.hlo.kinds import is_pallas, kernel_name
 from muster.proof.hlo.program import Computation, Op, Program
-from muster.proof.hlo.shape import VMEM
+from muster.proof.hlo.shape import HBM, VMEM, Shape
 from muster.proof.kernels import Work, attention_seconds, work_of
 from muster.proof.rates import Rates
 
@@ -119,9 +119,10 @@ class Durations:
 
         On v5p it guesses as much too much. Of v5e, to transpose a tile of 128 rows and 640 columns
         of a gathered weight, 9,696 cycles, of which 380 are scheduled; by the formula 1,093.
-        Infinite for what computes.
+        Infinite for what computes, and for what moves within VMEM or over to the host's memory.
         """
-        if op.opcode not in MOVES:
+        arrays = self._touched(computation, op)
+        if op.opcode not in MOVES or any(each.memory_space != HBM for each in arrays):
             return math.inf
         of_a_part = op.opcode in {"slice", "dynamic-slice"}
         moved = 2.0 * op.shape.padded_bytes if of_a_part else self._moved(computation, op)
@@ -129,10 +130,14 @@ class Durations:
 
     def _moved(self, computation: Computation, op: Op) -> float:
         """Bytes of HBM that an operation reads and writes, every array once."""
+        arrays = self._touched(computation, op)
+        return float(sum(array.padded_bytes for array in arrays if array.memory_space != VMEM))
+
+    def _touched(self, computation: Computation, op: Op) -> list[Shape]:
+        """The arrays that an operation reads and makes."""
         by_name = computation.by_name
         shapes = [by_name[name].shape for name in op.operands if name in by_name]
-        arrays = [array for shape in (*shapes, op.shape) for array in shape.arrays()]
-        return float(sum(array.padded_bytes for array in arrays if array.memory_space != VMEM))
+        return [array for shape in (*shapes, op.shape) for array in shape.arrays()]
 
     def _made_twice(self, computation: Computation, op: Op) -> float:
         """Bytes that an operation reads and writes, taken to be twice what it makes."""

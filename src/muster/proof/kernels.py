@@ -46,6 +46,7 @@ from muster.proof.hlo.shape import VMEM, Shape
 _BLOCK = re.compile(r'\\?"(block_(?:q|kv)(?:_dkv|_dq)?)\\?": (\d+)')
 _BLOCK_IN_NAME = re.compile(r"_(block_(?:q|kv)(?:_dkv|_dq)?)_(\d+)")
 _FLOAT = {"bf16", "f32", "f16"}
+MOST_STATED = 1e21  # FLOPs or bytes: days of the quickest chip
 _MATMULS = {"dkv": 4, "dq": 3, "fwd": 2}
 _FORWARD = 2
 _FUSED_BACKWARD = 5
@@ -102,10 +103,10 @@ def work_of(op: Op, computation: Computation) -> Work:
     stated = (op.backend.get("custom_call_config") or {}).get("cost_estimate")
     name = kernel_name(op).lower()
     attends = "splash" in name or "flash" in name or "attention" in name
-    if isinstance(stated, Mapping) and stated.get("flops"):
+    if isinstance(stated, Mapping) and (flops := _believable(stated.get("flops"))):
         return Work(
-            flops=float(stated["flops"]),
-            hbm_bytes=float(stated.get("bytes_accessed", moved)),
+            flops=flops,
+            hbm_bytes=_believable(stated.get("bytes_accessed")) or moved,
             from_what="its own estimate",
             attention=attends,
         )
@@ -114,6 +115,19 @@ def work_of(op: Op, computation: Computation) -> Work:
     if "gmm" in name:
         return Work(flops=_grouped_flops(op, reads), hbm_bytes=moved, from_what="a grouped matmul")
     return Work(flops=0.0, hbm_bytes=moved, from_what="its bytes alone")
+
+
+def _believable(stated: object) -> float:
+    """A number that a kernel states of one run of its; 0 for what can be none.
+
+    >>> _believable("2e12"), _believable(-3), _believable("nan"), _believable(None)
+    (2000000000000.0, 0.0, 0.0, 0.0)
+    """
+    try:
+        number = float(str(stated))
+    except ValueError:
+        return 0.0
+    return number if 0 < number < MOST_STATED else 0.0
 
 
 def _hbm(shape: Shape) -> int:
@@ -137,7 +151,8 @@ def _attention(name: str, op: Op, reads: Sequence[Shape], moved: float) -> Work 
     share = (count + 1) / (2 * count) if blocks and S % T == 0 else 1.0
     ending = next((f"_{part}" for part in ("dkv", "dq") if part in name), "")
     rows, columns = (blocks.get(f"block_{of}{ending}", 0) for of in ("q", "kv"))
-    grid = math.prod(reads[0].dims[1:]) if reads[0].dtype not in _FLOAT else 0
+    listed = reads[0].dtype not in _FLOAT and len(reads[0].dims) > 1
+    grid = math.prod(reads[0].dims[1:]) if listed else 0
     windowed = 0 < grid * rows * columns < T * S
     if windowed:
         share = min(share, grid * rows * columns / (T * S))
@@ -172,5 +187,5 @@ def _grouped_flops(op: Op, reads: Sequence[Shape]) -> float:
         return 0.0
     rows, other = arrays[0], arrays[1]
     inner = math.prod(rows.dims)
-    out = next(op.shape.arrays())
+    out = next(op.shape.arrays(), other)
     return 2.0 * inner * (other.dims[-1] if len(other.dims) > 2 else out.dims[-1])

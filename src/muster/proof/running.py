@@ -8,6 +8,7 @@ from muster.proof.hlo.collectives import Collective
 from muster.proof.hlo.program import Computation, Op
 
 UNROLLED = 2  # of a loop after its first time, in what is shown
+_MANY = 200
 
 
 @dataclass
@@ -88,6 +89,8 @@ class Running:
         name = self.part.costs[key].label
         self.part.spans.append(_span(op, name, kind, tracks[0], begin, seconds))
         self.free |= dict.fromkeys(tracks, begin + seconds)
+        if len(self.held) > _MANY:  # what is over is no cause of a wait to come
+            self.held = [each for each in self.held if each.end > self.now]
         self.held.append(Held(key=key, tracks=tracks, begin=begin, end=begin + seconds))
         return begin + seconds
 

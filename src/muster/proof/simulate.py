@@ -26,7 +26,11 @@ from muster.proof.network import Interconnect
 from muster.proof.rates import Rates, rates_of
 from muster.proof.running import Part, Running
 
-__all__ = ["Watch", "rates_of"]
+__all__ = ["NOT_AS_WRITTEN", "Watch", "rates_of"]
+
+# What comes of an operation as no compiler writes it (a dot of nothing, cycles that are no number):
+# there is more of it than can be listed. A note of the error says which operation it was.
+NOT_AS_WRITTEN = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 
 
 @dataclass
@@ -56,7 +60,12 @@ class Watch:
         if alone and computation.name in self.parts:
             return self.parts[computation.name]
         for op in computation.ops:
-            self._step(at, op)
+            try:
+                self._step(at, op)
+            except NOT_AS_WRITTEN as error:
+                if not hasattr(error, "__notes__"):  # the innermost knows best
+                    error.add_note(f"{op.opcode} {op.name}")
+                raise
         at.part.seconds = max([at.now, *(end for end, _ in at.due.values())])
         if alone:
             self.parts[computation.name] = at.part
@@ -112,7 +121,11 @@ class Watch:
         """A copy between memories; of a slice, where one is read or written."""
         arrays = [array for array in op.shape.arrays() if array.numbers > 1]
         moved = min((array.padded_bytes for array in arrays), default=0)
-        made = next((op.shape if op.opcode == "copy-start" else op.shape.elements[1]).arrays())
+        made = next(
+            (op.shape if op.opcode == "copy-start" else op.shape.elements[1]).arrays(), None
+        )
+        if made is None:
+            raise ValueError("a copy of nothing")
         if any(array.memory_space == HOST for array in arrays):
             track = TO_HOST if made.memory_space == HOST else FROM_HOST
             seconds = moved / self.rates.host

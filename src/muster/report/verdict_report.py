@@ -291,7 +291,7 @@ def print_costs(timeline: Timeline, screen: Console) -> None:
             "operation": plain(cost.label),
             "runs": f"{cost.count:,}",
             "time": format_seconds(cost.seconds),
-            "of the core": f"{cost.exposed / timeline.seconds:.1%}",
+            "of the core": f"{cost.exposed / timeline.seconds:.1%}" if timeline.seconds else "-",
         }
         for cost in timeline.costliest()
     ]

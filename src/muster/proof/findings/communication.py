@@ -236,18 +236,19 @@ def _own_axes(step: Seen) -> set[str]:
 
 def _readers(at: Computation, op: Op) -> list[Op]:
     """What reads an operation's result, through what only names it."""
-    found: list[Op] = []
+    named, found = {op.name}, dict[str, Op]()
     waiting = [op.name]
     while waiting:
         name = waiting.pop()
         for other in at.ops:
-            if name not in other.operands:
+            if name not in other.operands or other.name in named:
                 continue
             if other.opcode in {"bitcast", "get-tuple-element"} or other.phase == "done":
+                named.add(other.name)
                 waiting.append(other.name)
             else:
-                found.append(other)
-    return found
+                found[other.name] = other
+    return list(found.values())
 
 
 def _ends_in(program: Program, op: Op, opcodes: frozenset[str]) -> bool:

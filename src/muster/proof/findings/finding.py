@@ -8,8 +8,10 @@ from typing import Protocol
 from muster.hardware import Cluster
 from muster.planner.plan_file import PlannedRun
 from muster.proof.costs import COLLECTIVE, Cost
+from muster.proof.durations import Durations
 from muster.proof.hlo import Collective, Computation, Op, Program, Visit, walk
 from muster.proof.network import Interconnect, Place, interconnect
+from muster.proof.rates import rates_of
 from muster.proof.timeline import Timeline
 
 _THROUGH = frozenset({"bitcast", "get-tuple-element", "copy", "copy-start", "copy-done", "reshape"})
@@ -76,6 +78,15 @@ class Seen:
         assert fact is not None
         assert isinstance(fact.value, int | float)
         return float(fact.value)
+
+    @cached_property
+    def durations(self) -> Durations:
+        """How long the main core takes for an operation, as in the timeline."""
+        return Durations(program=self.program, rates=rates_of(self.cluster.chip))
+
+    def seconds(self, visit: Visit) -> float:
+        """Of an operation in a step, as often as it runs."""
+        return visit.times * self.durations.of(visit.computation, visit.op).seconds
 
     @cached_property
     def links(self) -> Interconnect:

@@ -25,19 +25,18 @@ _LABELS = 3
 def slow(step: Seen) -> Iterator[Finding]:
     """Matmuls far below the unit's rate, the time beyond what it would need."""
     chip = step.cluster.chip
-    per_cycle = chip.bf16_flops / chip.devices_per_chip / step.clock
+    peak = chip.bf16_flops / chip.devices_per_chip
     lost: dict[str, tuple[float, float]] = {}
-    for visit, cycles, flops in _matmuls(step):
-        if flops / (cycles * per_cycle) >= SLOW:
+    for visit, seconds, flops in _matmuls(step):
+        if visit.times * flops / (seconds * peak) >= SLOW:
             continue
         name = label(step.program, visit.op, visit.computation)
         beyond, whole = lost.get(name, (0.0, 0.0))
-        spent = visit.times * cycles
-        lost[name] = (beyond + spent - visit.times * flops / per_cycle, whole + spent)
+        lost[name] = (beyond + seconds - visit.times * flops / peak, whole + seconds)
     for name, (beyond, whole) in sorted(lost.items(), key=lambda each: -each[1][0])[:MOST]:
         yield Finding(
             id="slow-matmul",
-            cost_seconds=beyond / step.clock,
+            cost_seconds=beyond,
             what=f"{name} runs at {1 - beyond / whole:.0%} of the matrix unit's rate",
             change="more rows a chip; less work fused before and after it",
         )
@@ -50,7 +49,7 @@ def padded(step: Seen) -> Iterator[Finding]:
         return
     side = fact.value
     lost: dict[str, tuple[float, tuple[int, int, int]]] = {}
-    for visit, cycles, flops in _matmuls(step):
+    for visit, seconds, flops in _matmuls(step):
         sizes = sizes_of(step.program, visit.op, visit.computation, flops)
         if sizes is None:
             continue
@@ -58,11 +57,11 @@ def padded(step: Seen) -> Iterator[Finding]:
         if share > 0:
             name = label(step.program, visit.op, visit.computation)
             before, _ = lost.get(name, (0.0, sizes))
-            lost[name] = (before + visit.times * cycles * share, sizes)
+            lost[name] = (before + seconds * share, sizes)
     for name, (wasted, (M, K, N)) in sorted(lost.items(), key=lambda each: -each[1][0])[:MOST]:
         yield Finding(
             id="padded-matmul",
-            cost_seconds=wasted / step.clock,
+            cost_seconds=wasted,
             what=f"{name} ({M:,} x {K:,} x {N:,}) is padded to a matrix unit of {side} x {side}",
             change=f"dims that are multiples of {side} on each chip: fewer ways that split them",
         )
@@ -81,15 +80,14 @@ def _fill(size: int, side: int) -> float:
     return size / (math.ceil(size / side) * side)
 
 
-def _matmuls(step: Seen) -> Iterator[tuple[Visit, int, float]]:
-    """Matmuls of the main core with their cycles and FLOPs."""
+def _matmuls(step: Seen) -> Iterator[tuple[Visit, float, float]]:
+    """Matmuls of the main core with their seconds in a step, and the FLOPs of one run."""
     for visit in step.visits:
-        cycles = visit.op.estimated_cycles
-        if not cycles:
+        if not visit.op.estimated_cycles:
             continue
         flops = matmul_flops_of(step.program, visit.op, visit.computation)
-        if flops:
-            yield visit, cycles, flops
+        if flops and (seconds := step.seconds(visit)):
+            yield visit, seconds, flops
 
 
 def sizes_of(

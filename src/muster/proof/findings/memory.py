@@ -88,16 +88,16 @@ def spare_memory(step: Seen) -> Iterator[Finding]:
     if planned is None or memory is None or planned.remat is Remat.NONE:
         return
     kept = _policy_that_fits(step)
-    cycles = sum(
-        visit.times * (visit.op.estimated_cycles or 0)
+    again = sum(
+        step.seconds(visit)
         for visit in step.visits
-        if direction(step.program.op_name(visit.op)) == "recompute"
+        if visit.op.estimated_cycles and direction(step.program.op_name(visit.op)) == "recompute"
     )
-    if kept is not None and cycles:
+    if kept is not None and again:
         spare = 1 - memory.total / memory.usable
         yield Finding(
             id="spare-memory",
-            cost_seconds=cycles / step.clock,
+            cost_seconds=again,
             what=f"{spare:.0%} of HBM is free while `{planned.remat.value}` computes again",
             change=f"--remat {kept.value}, which would fit by the plan's count",
         )

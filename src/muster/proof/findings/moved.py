@@ -16,27 +16,26 @@ _GATHERS = frozenset({"all-gather", "all-reduce", "collective-permute"})
 
 def laid_out_anew(step: Seen) -> Iterator[Finding]:
     """Copies of the main core: of what a gather brought, and of anything else."""
-    after, other = 0, 0
+    after, other = 0.0, 0.0
     for visit in step.visits:
         if visit.op.opcode not in _COPIES or not visit.op.estimated_cycles:
             continue
-        cycles = visit.times * visit.op.estimated_cycles
         if _was_gathered(step, visit):
-            after += cycles
+            after += step.seconds(visit)
         else:
-            other += cycles
+            other += step.seconds(visit)
     rows = _rows(step)
     if after:
         yield Finding(
             id="relayout-after-gather",
-            cost_seconds=after / step.clock,
+            cost_seconds=after,
             what=f"gathered arrays are laid out anew before they are used{rows}",
             change="fewer ways that shard weights, `data` above them: whole tiles stay together",
         )
     if other:
         yield Finding(
             id="relayout",
-            cost_seconds=other / step.clock,
+            cost_seconds=other,
             what="arrays are laid out anew in memory (copies and transposes)",
             change="the dim that a matmul contracts last in memory; one layout from end to end",
         )

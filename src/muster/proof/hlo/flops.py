@@ -18,9 +18,9 @@ from muster.proof.hlo.program import Computation, Op, Program
 from muster.proof.hlo.schedule import walk
 
 _CONTRACTED = re.compile(r"[\d,]*")
-_LABELS = re.compile(r"(\w+)_(\w+)->(\w+)")
-_FIELD = re.compile(r"(\w+)=([\dx_-]+)")
-_LONGEST = 2**20  # of a spatial dim: sequences and heads are shorter
+_LABELS = re.compile(r"([^\W_]+)_([^\W_]+)->([^\W_]+)")
+_FIELD = re.compile(r"\b(\w+)=([\dx_-]+)")
+_LONGEST = 2**16  # of the shorter of a window and what it makes: heads are fewer
 
 
 def matmul_flops(program: Program) -> float:
@@ -102,7 +102,7 @@ class _Window:
 
 def _convolution(op: Op, at: Computation, tile: int) -> float:
     left, right = (at.by_name.get(name) for name in op.operands[:2])
-    labels = _LABELS.search(op.attributes.get("dim_labels", ""))
+    labels = _LABELS.fullmatch(op.attributes.get("dim_labels", "").strip())
     if left is None or right is None or labels is None:
         return 0.0
     of_input, of_kernel, of_result = labels.groups()

@@ -37,13 +37,18 @@ _MOST_LINES = 10_000
 
 @dataclass
 class _Reading:
-    """What has been read so far."""
+    """What has been read so far.
+
+    Attributes:
+        patience: lines that may still be looked through in vain for what closes an operation.
+    """
 
     computations: dict[str, Computation] = field(default_factory=dict)
     tables: dict[str, dict[int, str]] = field(default_factory=dict)
     unknown: Counter[str] = field(default_factory=Counter)
     entry: str = ""
     ended: bool = False  # whether the entry's last line was there
+    patience: int = 100_000
 
 
 def parse(text: str) -> Program:
@@ -127,7 +132,7 @@ def _read_computation(lines: list[str], place: int, header: str, reading: _Readi
             thread, is_ended = ended.group(1) or "", True
             place += 1
             break
-        whole, place = _whole_op(lines, place)
+        whole, place = _whole_op(lines, place, reading)
         if not whole.strip():
             continue
         op = _op(whole)
@@ -147,16 +152,18 @@ def _read_computation(lines: list[str], place: int, header: str, reading: _Readi
     return place
 
 
-def _whole_op(lines: list[str], place: int) -> tuple[str, int]:
+def _whole_op(lines: list[str], place: int, reading: _Reading) -> tuple[str, int]:
     """The text of the operation that begins at a line; strings in it may hold line breaks.
 
-    Where a line is cut, so that nothing closes what it opens, the operation is that line alone.
+    Where a line is cut, so that nothing closes what it opens, the operation is that line alone;
+    after some of those no more lines are looked through for the end of others.
     """
     begun, last = place, min(len(lines), place + _MOST_LINES)
     open_, in_string = depth_after(lines[place], 0, in_string=False)
     place += 1
     while open_ > 0 or in_string:
-        if place == last or (not in_string and _begins(lines[place])):
+        if place == last or (not in_string and _begins(lines[place])) or reading.patience < 0:
+            reading.patience -= place - begun
             return lines[begun], begun + 1
         open_, in_string = depth_after(lines[place], open_, in_string=in_string)
         place += 1

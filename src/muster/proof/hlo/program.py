@@ -96,7 +96,7 @@ class Op:
             return None
         window = self.backend.get("window_config") or {}
         value = int(window.get("estimated_cycles", NO_ESTIMATE))
-        return None if value >= NO_ESTIMATE else value
+        return value if 0 <= value < NO_ESTIMATE else None
 
     @property
     def custom_call_target(self) -> str:

@@ -2,10 +2,10 @@
 
 import re
 
-_MARKS = re.compile(r'"(?:[^"\\]|\\.)*"|[(){}\[\],]', re.DOTALL)
-_MARKS_OF_A_LINE = re.compile(_MARKS.pattern + '|"', re.DOTALL)
+# A string that nothing closes goes on to the end: else each quote in it would be tried as a start.
+_MARKS = re.compile(r'"(?:[^"\\]|\\.)*(?:"|\\?\Z)|[(){}\[\],]', re.DOTALL)
+_MARKS_OF_A_LINE = re.compile(r'"(?:[^"\\]|\\.)*"|[(){}\[\],]|"', re.DOTALL)
 _REST_OF_STRING = re.compile(r'(?:[^"\\]|\\.)*"', re.DOTALL)
-_COMMENT = re.compile(r"/\*.*?\*/")
 _OPENING, _CLOSING = "({[", ")}]"
 
 
@@ -70,5 +70,13 @@ def split(text: str) -> list[str]:
 
 
 def without_comments(text: str) -> str:
-    """The text without `/*index=5*/`."""
-    return _COMMENT.sub("", text) if "/*" in text else text
+    """The text without `/*index=5*/`; what nothing closes is no comment.
+
+    >>> without_comments("a, /*index=1*/b, /*c")
+    'a, b, /*c'
+    """
+    before, *begun = text.split("/*")
+    for part in begun:
+        _, closed, after = part.partition("*/")
+        before += after if closed else f"/*{part}"
+    return before

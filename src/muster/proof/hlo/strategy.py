@@ -13,7 +13,7 @@ from typing import Any
 
 from muster.proof.hlo.program import Op
 
-_NAMED = re.compile(r"(\w+)\{colors:(\d+) phases:(\d+) cores:((?:\{[\d ]+\},?)+)")
+_NAMED = re.compile(r"\b(\w+)\{colors:(\d+) phases:(\d+) cores:((?:\{[\d ]+\},?)+)")
 _DIMS = re.compile(r"dim_used:((?:\{[\d ]+\},?)+)")
 _LISTS = re.compile(r"\{([\d ]+)\}")
 _ND = re.compile(r"(\d)D")
@@ -94,7 +94,7 @@ def _read_offload(offload: Mapping[str, Any]) -> Strategy:
             kind = str(colors[0][0].get("ring_type", "")) if colors[0] else ""
             one_way = "UniDirection" if "UNIDIR" in kind else ""
             phases = ["".join(_ring_dims(color)) for color in colors]
-            rings = tuple(int(ring.get("core_count", 0)) for ring in colors[0])
+            rings = tuple(max(0, int(ring.get("core_count", 0))) for ring in colors[0])
             return Strategy(
                 emitter="SparseCoreOffload",
                 name=f"{one_way}SparseCoreRing",

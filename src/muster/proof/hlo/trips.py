@@ -77,7 +77,7 @@ class Loops:
     def _trips(self, computation: Computation, loop: Op) -> int | None:
         known = loop.backend.get("known_trip_count") or {}
         if isinstance(known, Mapping) and "n" in known:
-            return int(known["n"])
+            return times if (times := int(known["n"])) >= 0 else None
         called = {key: loop.attributes.get(key, "").lstrip("%") for key in ("condition", "body")}
         condition = self.program.computations.get(called["condition"])
         body = self.program.computations.get(called["body"])
