@@ -9,7 +9,7 @@ again, `rematted_computation`. What has neither and stands in no loop is the par
 
 import re
 
-from muster.proof.hlo.kinds import MEGASCALE, is_pallas, kernel_name
+from muster.proof.hlo.kinds import MEGASCALE, is_pallas, kernel_name, without_blocks
 from muster.proof.hlo.known import COLLECTIVES
 from muster.proof.hlo.program import Computation, Op, Program
 
@@ -52,7 +52,7 @@ def words(op_name: str) -> str:
     """
     plain = op_name.replace("\\'", "'")
     parts = [part for part in plain.split("/") if part and not _MACHINERY.fullmatch(part)]
-    return "/".join(parts[-_MOST_WORDS:])
+    return "/".join(map(without_blocks, parts[-_MOST_WORDS:]))
 
 
 def main_op(program: Program, op: Op) -> Op:

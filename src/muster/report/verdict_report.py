@@ -83,7 +83,9 @@ def print_reading(reading: Reading, name: str) -> None:
     """Print what a program tells of itself."""
     screen = console()
     timeline = reading.timeline
-    screen.print(title(name, f"{plain(reading.program.name)}, {reading.program.devices:,} devices"))
+    devices = reading.program.devices
+    many = f"{devices:,} device{'s' * (devices != 1)}"
+    screen.print(title(name, f"{plain(reading.program.name)}, {many}"))
     screen.print(
         Text(
             f"step {format_seconds(timeline.seconds)}, estimated from the schedule; computes "

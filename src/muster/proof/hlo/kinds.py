@@ -12,6 +12,8 @@ A collective stands in a program in one of these forms:
     send and recv of the megascale runtime  runs between slices, over the data-center network
 """
 
+import re
+
 from muster.proof.hlo.known import (
     ASYNC_BEGINS,
     ASYNC_ENDS,
@@ -31,6 +33,7 @@ _ELSEWHERE = frozenset({"async", "call", "custom-call"})  # bases of what other 
 WRAPPERS = frozenset(f"{base}-start" for base in _ELSEWHERE)
 MEGASCALE = '_xla_megascale_transfer_type="'
 _CARRIED_ON = "async_collective_fusion_config"
+_BLOCKS = re.compile(r"_block_(?:kv|q)(?:_[a-z]+)*[_=](?:\d|None).*")
 
 
 def collective_inside(program: Program, op: Op) -> Op | None:
@@ -126,7 +129,18 @@ def kernel_name(op: Op) -> str:
     JAX wrote the sizes of splash attention's blocks into its name until it had a place for them.
     """
     name, _, number = op.name.rpartition(".")
-    return (name if name and number.isdigit() else op.name).partition("_block_")[0]
+    return without_blocks(name if name and number.isdigit() else op.name)
+
+
+def without_blocks(name: str) -> str:
+    """A kernel's name, or a scope's, without the sizes of blocks that follow it.
+
+    >>> without_blocks("splash_mha_fwd_residuals_block_kv_512_block_kv_compute_512_q_layout_1")
+    'splash_mha_fwd_residuals'
+    >>> without_blocks("transformer_block_3")
+    'transformer_block_3'
+    """
+    return _BLOCKS.sub("", name)
 
 
 def gpu_part(program: Program) -> str:
