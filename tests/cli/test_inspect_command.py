@@ -32,7 +32,7 @@ ENDLESS = f"HloModule x, is_scheduled=true\n\nENTRY %m (a: f32[8]) -> f32[8] {{\
     ("content", "says"),
     [
         (b"", "no line begins with HloModule"),
-        (b"\xff\xfe", "is not text"),
+        (b"\xff\xfe", "is not UTF-8 text"),
         (TEXT[: TEXT.index("\nENTRY")].encode(), "the file is cut: no ENTRY computation"),
         (gzip.compress(TEXT.encode())[:20_000], "is cut or damaged"),
         (gzip.compress(TEXT.encode())[:40] + b"x" * 90, "is cut or damaged"),
@@ -95,7 +95,7 @@ def test_a_program_for_gpus(tmp_path: Path, op: str, said: str) -> None:
 def test_an_operation_that_no_compiler_writes(tmp_path: Path, op: str) -> None:
     path = tmp_path / "odd.hlo.txt"
     path.write_text(program(op))
-    assert "an operation is not as the TPU compiler writes it" in refused(path)
+    assert "is not as the TPU compiler writes it" in refused(path)
 
 
 def test_a_programs_text_cannot_command_the_terminal(tmp_path: Path) -> None:
