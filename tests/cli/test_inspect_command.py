@@ -137,3 +137,13 @@ def test_a_program_for_other_hardware(tmp_path: Path) -> None:
     path = tmp_path / "step.hlo.txt"
     path.write_text(text_of("llama-v5p-fsdp-tensor"))  # of 16 chips
     assert "is a program for 16 devices; v5p:2x2x1 has 4" in refused(path)
+
+
+def test_a_trace_goes_to_a_file_with_a_name(tmp_path: Path) -> None:
+    path = tmp_path / "step.hlo.txt"
+    path.write_text(TEXT)
+    done = CliRunner().invoke(
+        command.inspect, [str(path), "--on", "v5p:2x2x1", "--trace", "-"], standalone_mode=False
+    )
+    assert isinstance(done.exception, BadInput)
+    assert "--trace writes a file, not to standard output" in str(done.exception)

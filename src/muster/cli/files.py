@@ -18,6 +18,8 @@ def check_writable(path: Path, option: str) -> None:
     """
     if not str(path).strip() or str(path) == ".":
         raise BadInput(f"{option} has no name of a file; write it like plan.json")
+    if str(path) == "-":
+        raise BadInput(f"{option} writes a file, not to standard output: give it a name")
     try:
         _check(path)
     except BadInput as error:
