@@ -73,6 +73,10 @@ As scheduled: the same with matmuls, and what only moves numbers, held to what t
 Kernels, exposed communication, other waits (copies to and from the host or VMEM, operations
 without an estimate): from shapes, links and bandwidths. All are estimates; nothing ran.
 
+No package reaches back to 2023 and 2024: for those runs even the nearest compiler is 7 to 19 months
+younger. What `muster verify` and `muster tune` compile with is the libtpu that is installed; the
+programs of verified-plans.md and tuned-plans.md are by libtpu 0.0.50.1, none of these three.
+
 Settings are the recipe's, but for what a row says; whatever it leaves open has MaxText's defaults.
 Two rules hold for all rows that they meet:
 

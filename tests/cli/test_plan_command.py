@@ -276,12 +276,3 @@ def test_no_training_is_offered_of_what_does_not_fit(muster: Muster) -> None:
         out = muster("plan", model, "--on", "v5p:2x2x1", "--batch", batch).out
         assert ("carries this plan out" in out) is offered
         assert ("does not fit" in out) is not offered
-
-
-def test_a_price_that_is_in_doubt_says_why(muster: Muster) -> None:
-    work = ("--batch", "512seq", "--seq", "4096", "--tokens", "1T")
-    doubtful = muster("plan", "llama-3-8b", "--on", "h200:64", *work)
-    assert "a chip-hour on demand; GCP us-central1 GPU SKU only" in doubtful.out
-    sure = muster("plan", "llama-3-8b", "--on", "v5p:4x4x4", *work)
-    assert "a chip-hour on demand" in sure.out
-    assert "on demand;" not in sure.out

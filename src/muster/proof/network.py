@@ -81,6 +81,11 @@ class Interconnect:
             return 1
         return max(self._group(collective.groups).strides, default=1)
 
+    def assumes_neighbours(self, collective: Collective) -> bool:
+        """Whether nothing tells where the chips of its groups stand, and it matters."""
+        chips = math.prod(self.shape) * self.devices_per_chip
+        return not self.places and any(1 < len(group) < chips for group in collective.groups)
+
     def tracks(self, collective: Collective) -> tuple[str, ...]:
         """What a collective keeps busy: links of axes, in one direction if it is a shift.
 

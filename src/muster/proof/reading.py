@@ -6,10 +6,11 @@ from typing import Any
 
 from muster.hardware import Cluster
 from muster.planner.plan_file import PlannedRun
+from muster.proof.durations import INT8
 from muster.proof.findings import Finding, Room, findings_of, refused_options, seen
 from muster.proof.hlo import Collective, Cycles, Program, collectives, compute_cycles, walk
 from muster.proof.hlo.collectives import mesh_for
-from muster.proof.hlo.flops import matmul_flops
+from muster.proof.hlo.flops import factors_of, matmul_flops
 from muster.proof.hlo.kinds import is_pallas
 from muster.proof.kernels import work_of
 from muster.proof.network import Place, interconnect
@@ -120,27 +121,44 @@ def read_program(
         planned=planned,
         memory=memory,
     )
-    cycles = compute_cycles(program)
+    cycles, flops = compute_cycles(program), program_flops(program)
+    elsewhere = _elsewhere(program, cluster, flops, timeline.seconds)
     return Reading(
         program=program,
         timeline=timeline,
         cycles=cycles,
         compute_seconds=cycles.compute / rates_of(cluster.chip).clock + timeline.of_kind("kernel"),
-        flops=program_flops(program),
+        flops=flops,
         collectives=tuple(_collectives(program, cluster, mesh, coordinates, timeline)),
         findings=findings_of(step, *refused_options(refused)),
-        notes=(*_elsewhere(program, cluster), *timeline.notes, *unread),
+        notes=(*elsewhere, *timeline.notes, *unread),
     )
 
 
-def _elsewhere(program: Program, cluster: Cluster) -> Iterator[str]:
+def _elsewhere(program: Program, cluster: Cluster, flops: float, seconds: float) -> Iterator[str]:
     """That a program was compiled for other chips than those that it is read on."""
     devices = cluster.chips * cluster.chip.devices_per_chip
-    if program.devices not in {1, devices}:
+    rates = rates_of(cluster.chip)
+    peak = max(rates.peak_flops, rates.int8_flops if _has_integers(program) else 0.0)
+    if seconds and flops > peak * seconds:
+        yield (
+            f"{flops / seconds / peak:.0%} of {cluster.chip.id}'s peak FLOP/s: no chip does that; "
+            "the program's cycles are those of another chip, so this step is none"
+        )
+    if program.devices not in {1, devices, devices // cluster.slices}:
         yield (
             f"the program is for {program.devices:,} devices and {cluster.name} has {devices:,}: "
             "links, clock and memory are those of other chips than it was compiled for"
         )
+
+
+def _has_integers(program: Program) -> bool:
+    """Whether matmuls are of 8-bit integers."""
+    return any(
+        factors and factors <= INT8
+        for visit in walk(program)
+        if (factors := factors_of(program, visit.op, visit.computation))
+    )
 
 
 def program_flops(program: Program) -> float:

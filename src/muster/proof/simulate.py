@@ -32,6 +32,11 @@ __all__ = ["NOT_AS_WRITTEN", "Watch", "rates_of"]
 # there is more of it than can be listed. A note of the error says which operation it was.
 NOT_AS_WRITTEN = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 
+NOT_PLACED = (
+    "where each device stands is not in the program: the chips of a group are taken to be "
+    "neighbours with links of their own, which is the best case"
+)
+
 
 @dataclass
 class Watch:
@@ -103,6 +108,8 @@ class Watch:
             groups = shorten(groups_written(inner))
             self.notes[f"not understood: the groups {groups}, taken to be of all devices"] = None
         seconds = self.links.seconds(found)
+        if seconds and self.links.assumes_neighbours(found):
+            self.notes[NOT_PLACED] = None
         if (apart := self.links.apart(found)) > 1:
             axes = " and ".join(found.axes)
             self.notes[f"chips of {axes} stand {apart} apart: {apart} groups share links"] = None

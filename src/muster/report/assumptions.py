@@ -181,9 +181,7 @@ def _conventions(plan: Plan) -> Iterator[tuple[str, str]]:
     yield "constants of the chip", chip.constants
     yield "days", "of uninterrupted steps: no restarts, evaluation or checkpoints"
     if chip.price_usd_per_hour is not None:
-        fact = chip.fact("price.usd_per_chip_hour")
-        note = f"; {fact.note}" if fact is not None and fact.note else ""
-        yield "price", f"${chip.price_usd_per_hour:.2f} a chip-hour, on-demand list price{note}"
+        yield "price", f"${chip.price_usd_per_hour:.2f} a chip-hour, on-demand list price"
     if chip.kind == "gpu":
         yield (
             "memory reserve",

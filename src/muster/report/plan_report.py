@@ -83,7 +83,8 @@ def _verdict(plan: Plan) -> Text:
     if not plan.fits:
         return _refusal(plan)
     e, layout = plan.estimate, plan.layout
-    text = Text(f"fits, {BOUNDS[e.bound]}", style=GOOD if e.bound == "compute" else WARN)
+    fits = "fits" if plan.choice.roomy else f"fits with {_room(plan)} of memory to spare"
+    text = Text(f"{fits}, {BOUNDS[e.bound]}", style=GOOD if e.bound == "compute" else WARN)
     where = "" if plan.choice.cluster == plan.cluster else f" on {plan.choice.cluster.name}"
     return text.append(
         f": {layout}{where}, remat {plan.workload.remat}{pieces(layout)}; "
@@ -91,6 +92,10 @@ def _verdict(plan: Plan) -> Text:
         f"MFU {e.mfu:.1%} (6N)",
         style="default",
     )
+
+
+def _room(plan: Plan) -> str:
+    return f"{1 - plan.memory.total / plan.memory.usable:.0%}"
 
 
 def _refusal(plan: Plan) -> Text:
@@ -193,9 +198,7 @@ def _price(plan: Plan) -> tuple[str, str]:
     price = plan.cluster.chip.price_usd_per_hour
     if price is None or plan.estimate.cost_usd is None:
         return "-", f"no list price of {plan.cluster.chip.id} is known"
-    fact = plan.cluster.chip.fact("price.usd_per_chip_hour")
-    doubt = f"; {fact.note}" if fact is not None and fact.note and fact.confidence == "low" else ""
-    return f"${plan.estimate.cost_usd:,.0f}", f"at ${price:.2f} a chip-hour on demand{doubt}"
+    return f"${plan.estimate.cost_usd:,.0f}", f"at ${price:.2f} a chip-hour on demand"
 
 
 def _step(plan: Plan, screen: Console) -> None:
@@ -216,7 +219,7 @@ def _step(plan: Plan, screen: Console) -> None:
         cells = Text(bar(seconds / step.total, bar_width()), style="cyan")
         table.add_cells(label, format_seconds(seconds), cells.append(f" {remark}{hidden}", QUIET))
     table.add_cells("total", format_seconds(step.total), "")
-    error, basis = error_words(plan.cluster.chip.id)
+    error, basis = error_words(plan.cluster.chip.id, mixture=plan.architecture.experts is not None)
     table.add_cells("expected error", error, basis)
     screen.print(table)
     screen.print()

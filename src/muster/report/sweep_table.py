@@ -104,7 +104,8 @@ def short_days(days: float) -> str:
 
 def _legend(sweep: Sweep) -> str:
     convention = "every matmul, causal" if sweep.what == "seq" else "6N"
-    error, _ = error_words(sweep.given.cluster.chip.id)
+    mixture = sweep.architecture.experts is not None
+    error, _ = error_words(sweep.given.cluster.chip.id, mixture=mixture)
     return (
         f"-> what was asked; MFU: {convention}, predicted; expected error of a step: {error}; "
         f"every point searched in full{_ends(sweep)}"

@@ -5,12 +5,13 @@ from collections.abc import Iterator
 from rich.padding import Padding
 from rich.text import Text
 
+from muster.proof.published import how_far_off
 from muster.report.columns import Column, shown
 from muster.report.terminal import BAD, GOOD, QUIET, WARN, Grid, console, title
 from muster.report.words import glued
 from muster.tune.flags import options
 from muster.tune.layouts import layout_name
-from muster.tune.outcome import explanation, findings, how_far_off, verdict, winner
+from muster.tune.outcome import explanation, findings, verdict, winner
 from muster.tune.search import Rung, Trial, Tuning
 from muster.units import format_bytes, format_seconds
 

@@ -10,6 +10,7 @@ from muster.proof.expected import AxesTraffic, large
 from muster.proof.findings import Finding
 from muster.proof.memory import predicted_memory
 from muster.proof.others import Tried
+from muster.proof.published import steps_that_were_near
 from muster.proof.reading import CollectiveVerdict, Reading
 from muster.proof.timeline import Timeline
 from muster.proof.verdict import Verdict
@@ -214,7 +215,7 @@ def _step(verdict: Verdict, screen: Console) -> None:
         "step",
         format_seconds(timeline.seconds),
         format_seconds(planned.step_seconds),
-        "estimated from the schedule: no chip has run it",
+        f"estimated from the schedule: no chip has run it; {steps_that_were_near()}",
     )
     table.add_cells("MFU", f"{verdict.mfu:.1%}", f"{planned.mfu:.1%}", "6N")
     screen.print(title("Step"))

@@ -127,7 +127,7 @@ def training_lines(plan: Plan) -> tuple[str, ...]:
     if not plan.fits:
         return ()
     if not plan.obstacles:
-        return ("`muster train plan.json` carries this plan out (`--out plan.json` keeps it)",)
+        return ("`muster train plan.json` carries this plan out; `--out plan.json` keeps it",)
     lines = tuple(f"not here: {obstacle}" for obstacle in plan.obstacles)
     if plan.trainable is None:
         return lines

@@ -1,39 +1,18 @@
 """What a search came to: the winner as a plan, why it won, and everything as JSON."""
 
-import math
 from collections.abc import Iterator, Mapping
-from statistics import median
 from typing import Any
 
 from muster.planner.plan_file import PlannedRun
+from muster.proof.published import how_far_off
 from muster.tune.choices import Flag, with_options
 from muster.tune.layouts import layout_name
 from muster.tune.search import LEAST_GAIN, Trial, Tuning
 from muster.tune.trial import Reading, reading_json
 from muster.units import format_bytes, format_seconds
 
-# Predicted over published step time less 1, of the programs of docs/published-programs.md: each as
-# the compiler wrote it that is nearest to the run in time, read the way that trials are.
-PUBLISHED_ERRORS = (
-    -0.067, 0.008, 0.014, -0.004, -0.065, 0.029, 0.105, -0.041, -0.101, 0.510, 0.028,
-)  # fmt: skip
-PUBLISHED = "docs/published-programs.md"
 # Changes of the step's parts smaller than this are not worth a word.
 WORTH_SAYING = 0.005
-
-
-def how_far_off() -> str:
-    """How far predicted and measured steps were apart where both are known."""
-    errors = sorted(abs(each) for each in PUBLISHED_ERRORS)
-    near = sum(each <= 0.1 for each in errors)
-    half = math.ceil(100 * median(errors))
-    return (
-        f"no chip has run these steps: of {len(errors)} published runs, compiled again by the "
-        f"compilers nearest to their days and read in the same way, {near} were within 10% of the "
-        "measured step, half within "
-        f"{half}%, and the worst was {errors[-1]:.0%} off ({PUBLISHED}); a gain that is smaller is "
-        "one to measure before it is believed"
-    )
 
 
 def winner(tuning: Tuning) -> PlannedRun | None:
