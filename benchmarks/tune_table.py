@@ -31,9 +31,10 @@ from muster.planner.build import make_plan
 from muster.planner.plan_file import PlannedRun, planned_run
 from muster.planner.workload import make_workload
 from muster.proof.compiler import compile_with_known_options, versions
-from muster.proof.published import how_far_off, named, winning_document
+from muster.proof.published import how_far_off
 from muster.proof.verdict import judge
 from muster.tune.jobs import Budget, Jobs
+from muster.tune.outcome import named, winning_document
 from muster.tune.search import Trial, Tuning, tune
 from muster.tune.trial import Reading, ask_compiler, find_kept
 from muster.units import parse_batch
