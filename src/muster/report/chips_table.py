@@ -235,13 +235,16 @@ def format_value(value: Value, unit: str) -> str:
 
     >>> format_value(4.59e14, "FLOP/s"), format_value(2017, ""), format_value(102785613824, "B")
     ('459 TFLOP/s', '2017', '102.8 GB = 95.73 GiB')
+    >>> format_value(1536 * 1024**3, "B")
+    '1.649 TB = 1536 GiB'
     """
     if isinstance(value, tuple):
         return f"{' / '.join(f'{each:g}' for each in value)} {unit}"
     if isinstance(value, str) or not unit:
         return str(value)
     if unit == "B":
-        binary = f" = {value / GIB:.2f} GiB" if value >= GIB else ""
+        many = value / GIB
+        binary = f" = {many:.{2 if many < 1000 else 0}f} GiB" if many >= 1 else ""
         return format_bytes(value, digits=4) + binary
     if unit in {"FLOP/s", "B/s", "Hz"}:
         return format_si(
