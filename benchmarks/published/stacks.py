@@ -7,6 +7,7 @@ JAX 0.7.2 and libtpu 0.0.23 are of the month of its dependencies, and JAX 0.6.2 
 the oldest that it runs with. A compiler's day is in what it calls itself, `libtpu_lts_20250612...`.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import date
 
@@ -54,10 +55,10 @@ SUMMER_2025 = Stack(
 STACKS = (TODAY, AUTUMN_2025, SUMMER_2025)
 
 
-def nearest(day: date) -> Stack:
+def nearest(day: date, stacks: Sequence[Stack] = STACKS) -> Stack:
     """The stack whose compiler is nearest in time.
 
     >>> nearest(date(2023, 11, 1)).name, nearest(date(2025, 10, 18)).name
     ('2025-06', '2025-09')
     """
-    return min(STACKS, key=lambda stack: abs(stack.day - day))
+    return min(stacks, key=lambda stack: abs(stack.day - day))
