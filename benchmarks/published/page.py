@@ -61,10 +61,10 @@ to the run, of those that compiled it:
 Rows: of `runs.csv` all that are complete, for v5e, v5p or v6e, of a dense model on one slice; for
 each hardware and model the newest, and of several of one day the one on the most chips. That rule
 was written down before any of them was read; the two rules below, and the mesh of maxtext-046, came
-after first readings of these rows were up to 62 % off and their causes had been looked for; earlier
-compilers came last, when by today's alone 8 of 11 rows were within 10 %. So the errors tell how well
-these runs are understood now, more than what to expect of the next one. The programs are MaxText's
-and are not in this repository.
+after first readings of these rows were up to 62 % off and their causes had been looked for; the
+earlier compilers came last, when by today's alone 8 of 11 rows were within 10 %. So the errors tell
+how well these runs are understood now, more than what to expect of the next one. The programs are
+MaxText's and are not in this repository.
 
 Published: seconds of one step where the source gives them; of `maxtext-...` rows, which give
 TFLOP/s, the tokens of a step over the rate that the row's way of counting FLOPs implies (of 042,
