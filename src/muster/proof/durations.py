@@ -4,13 +4,14 @@ From the compiler's estimate, bounded by what its schedules take, or else from s
 """
 
 import math
+from collections import Counter
 from dataclasses import dataclass
 
 from muster.proof.costs import COMPUTE, GUESSED, KERNEL
 from muster.proof.hlo.flops import factors_of, matmul_flops_of
 from muster.proof.hlo.kinds import is_pallas, kernel_name
 from muster.proof.hlo.program import Computation, Op, Program
-from muster.proof.hlo.shape import HBM, VMEM, Shape
+from muster.proof.hlo.shape import HBM, HOST, VMEM, Shape
 from muster.proof.kernels import Work, attention_seconds, work_of
 from muster.proof.rates import Rates
 
@@ -119,10 +120,12 @@ class Durations:
 
         On v5p it guesses as much too much. Of v5e, to transpose a tile of 128 rows and 640 columns
         of a gathered weight, 9,696 cycles, of which 380 are scheduled; by the formula 1,093.
-        Infinite for what computes, and for what moves within VMEM or over to the host's memory.
+        Infinite for what computes, and for what moves mostly within VMEM or over to the host.
         """
-        arrays = self._touched(computation, op)
-        if op.opcode not in MOVES or any(each.memory_space != HBM for each in arrays):
+        bytes_in: Counter[int] = Counter()
+        for array in self._touched(computation, op):
+            bytes_in[array.memory_space] += array.padded_bytes
+        if op.opcode not in MOVES or bytes_in[HOST] or bytes_in[VMEM] > bytes_in[HBM]:
             return math.inf
         of_a_part = op.opcode in {"slice", "dynamic-slice"}
         moved = 2.0 * op.shape.padded_bytes if of_a_part else self._moved(computation, op)
