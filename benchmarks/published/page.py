@@ -220,5 +220,5 @@ def _note(each: Read) -> str:
     refused = ", ".join(f"`{flag}`" for flag in each.compiled.refused)
     said = [f"flags refused: {refused}"] if refused else []
     said += ["SparseCores in their place"] if each.compiled.instead else []
-    said += [f"not read: {each.compiled.error}"] if each.compiled.error else []
+    said += [f"not read: {each.compiled.error.rstrip('.')}"] if each.compiled.error else []
     return f"- {each.row.id}: {'; '.join(said)}." if said else ""
