@@ -276,3 +276,11 @@ def test_no_training_is_offered_of_what_does_not_fit(muster: Muster) -> None:
         out = muster("plan", model, "--on", "v5p:2x2x1", "--batch", batch).out
         assert ("carries this plan out" in out) is offered
         assert ("does not fit" in out) is not offered
+
+
+def test_the_headline_says_how_little_memory_is_left(muster: Muster) -> None:
+    work = ("--batch", "64seq", "--seq", "4096")
+    full = muster("plan", "llama-3-8b", "--on", "v5e:2x4", *work).out
+    assert "memory is 99% full" in full
+    assert "\nfits with 1% of memory to spare, " in full
+    assert "\nfits, " in muster("plan", "llama-3-8b", "--on", "v5p:4x4x4", *work).out

@@ -34,7 +34,7 @@ GZIP = b"\x1f\x8b"
 def inspect(program: Path, hardware: str, trace: Path | None, as_json: bool) -> None:
     """Read a scheduled HLO text: cycles by operation, collectives, timeline, findings."""
     from muster.proof.hlo.kinds import gpu_part
-    from muster.proof.reading import read_program
+    from muster.proof.reading import is_of_its_size, read_program
     from muster.proof.simulate import NOT_AS_WRITTEN
     from muster.proof.trace import trace_bytes
 
@@ -47,9 +47,8 @@ def inspect(program: Path, hardware: str, trace: Path | None, as_json: bool) -> 
                 f"{printable(program)} is a program for GPUs ({printable(said)}); inspect reads "
                 "scheduled TPU programs"
             )
-        there = cluster.chips * cluster.chip.devices_per_chip
-        one_slice = there // cluster.slices  # several slices run a program each, tied over DCN
-        if parsed.devices not in {1, there, one_slice}:
+        if not is_of_its_size(parsed, cluster):
+            there = cluster.chips * cluster.chip.devices_per_chip
             raise BadInput(
                 f"{printable(program)} is a program for {parsed.devices:,} "
                 f"device{'s' * (parsed.devices != 1)}; {cluster.name} has {there:,}: name the "

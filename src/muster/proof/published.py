@@ -15,11 +15,14 @@ PUBLISHED = "docs/published-programs.md"
 NEAR = 0.1
 
 
+def _near() -> int:
+    return sum(abs(each) <= NEAR for each in PUBLISHED_ERRORS)
+
+
 def steps_that_were_near() -> str:
     """How many steps of all that were measured were read how exactly, in a few words."""
-    near = sum(abs(each) <= NEAR for each in PUBLISHED_ERRORS)
     return (
-        f"{near} of {len(PUBLISHED_ERRORS)} measured steps, as compilers near their days wrote "
+        f"{_near()} of {len(PUBLISHED_ERRORS)} measured steps, as compilers near their days wrote "
         f"them, were read within {NEAR:.0%}"
     )
 
@@ -27,11 +30,10 @@ def steps_that_were_near() -> str:
 def how_far_off() -> str:
     """How far read and measured steps were apart where both are known, for whoever compares."""
     errors = sorted(abs(each) for each in PUBLISHED_ERRORS)
-    near = sum(each <= NEAR for each in errors)
     half = math.ceil(100 * median(errors))
     return (
         f"no chip has run these steps: of {len(errors)} published runs, compiled again by the "
-        f"compilers nearest to their days and read in the same way, {near} were within {NEAR:.0%} "
-        f"of the measured step, half within {half}%, and the worst was {errors[-1]:.0%} off "
-        f"({PUBLISHED}); a gain that is smaller is one to measure before it is believed"
+        f"compilers nearest to their days and read in the same way, {_near()} were within "
+        f"{NEAR:.0%} of the measured step, half within {half}%, and the worst was {errors[-1]:.0%} "
+        f"off ({PUBLISHED}); a gain that is smaller is one to measure before it is believed"
     )

@@ -135,9 +135,17 @@ def read_program(
     )
 
 
+def is_of_its_size(program: Program, cluster: Cluster) -> bool:
+    """Whether a program is for one device, for all of a cluster, or for each of its slices.
+
+    Several slices may run a program each, tied together over the data-center network.
+    """
+    devices = cluster.chips * cluster.chip.devices_per_chip
+    return program.devices in {1, devices, devices // cluster.slices}
+
+
 def _elsewhere(program: Program, cluster: Cluster, flops: float, seconds: float) -> Iterator[str]:
     """That a program was compiled for other chips than those that it is read on."""
-    devices = cluster.chips * cluster.chip.devices_per_chip
     rates = rates_of(cluster.chip)
     peak = max(rates.peak_flops, rates.int8_flops if _has_integers(program) else 0.0)
     if seconds and flops > peak * seconds:
@@ -145,9 +153,10 @@ def _elsewhere(program: Program, cluster: Cluster, flops: float, seconds: float)
             f"{flops / seconds / peak:.0%} of {cluster.chip.id}'s peak FLOP/s: no chip does that; "
             "the program's cycles are those of another chip, so this step is none"
         )
-    if program.devices not in {1, devices, devices // cluster.slices}:
+    if not is_of_its_size(program, cluster):
         yield (
-            f"the program is for {program.devices:,} devices and {cluster.name} has {devices:,}: "
+            f"the program is for {program.devices:,} devices and {cluster.name} has "
+            f"{cluster.chips * cluster.chip.devices_per_chip:,}: "
             "links, clock and memory are those of other chips than it was compiled for"
         )
 

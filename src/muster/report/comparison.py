@@ -77,9 +77,7 @@ def _compared(plan: Plan) -> dict[str, str | Text]:
         "layout": f"{layout_text(plan.layout)}, remat {plan.choice.remat.value}",
         "bound": SHORT_BOUNDS[e.bound],
         "step": format_seconds(e.step_seconds),
-        "error": error_words(plan.cluster.chip.id, mixture=plan.architecture.experts is not None)[
-            0
-        ],
+        "error": error_words(plan.cluster.chip.id, plan.architecture)[0],
         "MFU": f"{e.mfu:.1%}",
         "days": f"{e.train_days:,.1f}" if e.train_days is not None else NOTHING,
         "USD": f"{e.cost_usd:,.0f}" if e.cost_usd is not None else NOTHING,

@@ -153,7 +153,7 @@ def _detail(plan: Plan) -> str:
 def _tiles(plan: Plan) -> tuple[Tile, ...]:
     e, memory = plan.estimate, plan.memory
     how = "assumed" if e.assumed else "predicted"
-    error, basis = error_words(plan.cluster.chip.id, mixture=plan.architecture.experts is not None)
+    error, basis = error_words(plan.cluster.chip.id, plan.architecture)
     off = "" if e.assumed else f", error {error.replace('+-', PLUS_MINUS)} ({basis})"
     tiles = [
         Tile(

@@ -219,7 +219,7 @@ def _step(plan: Plan, screen: Console) -> None:
         cells = Text(bar(seconds / step.total, bar_width()), style="cyan")
         table.add_cells(label, format_seconds(seconds), cells.append(f" {remark}{hidden}", QUIET))
     table.add_cells("total", format_seconds(step.total), "")
-    error, basis = error_words(plan.cluster.chip.id, mixture=plan.architecture.experts is not None)
+    error, basis = error_words(plan.cluster.chip.id, plan.architecture)
     table.add_cells("expected error", error, basis)
     screen.print(table)
     screen.print()

@@ -104,8 +104,7 @@ def short_days(days: float) -> str:
 
 def _legend(sweep: Sweep) -> str:
     convention = "every matmul, causal" if sweep.what == "seq" else "6N"
-    mixture = sweep.architecture.experts is not None
-    error, _ = error_words(sweep.given.cluster.chip.id, mixture=mixture)
+    error, _ = error_words(sweep.given.cluster.chip.id, sweep.architecture)
     return (
         f"-> what was asked; MFU: {convention}, predicted; expected error of a step: {error}; "
         f"every point searched in full{_ends(sweep)}"

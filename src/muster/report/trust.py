@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+from muster.models.architecture import Architecture
 from muster.planner.plan import Plan
 from muster.report.words import counted
 from muster.units import format_bytes
@@ -12,13 +13,13 @@ _NEAREST = "; it fits "
 FAR_ABOVE = 1.25  # an assumed MFU so many times the predicted one is worth a line
 
 
-def error_words(chip: str, *, mixture: bool = False) -> tuple[str, str]:
+def error_words(chip: str, architecture: Architecture | None = None) -> tuple[str, str]:
     """The expected error of a predicted step on a chip, and what it rests on.
 
     Args:
         chip: its id.
-        mixture: whether the model is a mixture of experts: measured set-ups are of dense models
-            but for a handful, and what skewed routing costs is not predicted.
+        architecture: of the model. Measured set-ups are of dense models but for a handful, and
+            what skewed routing costs is not predicted: of mixtures of experts it is not known.
 
     >>> error_words("abacus")
     ('unknown', 'no bf16 run on abacus was measured')
@@ -32,7 +33,7 @@ def error_words(chip: str, *, mixture: bool = False) -> tuple[str, str]:
             f"no bf16 run on {chip} was measured; on {known.fitted}, whose efficiencies it takes, "
             f"{mean}"
         )
-    if mixture:
+    if architecture is not None and architecture.experts is not None:
         return "unknown", f"{mean} is the mean of {_basis(known)}, but mostly of dense models"
     return mean, f"mean of {_basis(known)}"
 

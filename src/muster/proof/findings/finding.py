@@ -72,14 +72,6 @@ class Seen:
     memory: Room | None = None
 
     @cached_property
-    def clock(self) -> float:
-        """Cycles of a second."""
-        fact = self.cluster.chip.fact("core.clock_hz")
-        assert fact is not None
-        assert isinstance(fact.value, int | float)
-        return float(fact.value)
-
-    @cached_property
     def durations(self) -> Durations:
         """How long the main core takes for an operation, as in the timeline."""
         return Durations(program=self.program, rates=rates_of(self.cluster.chip))
